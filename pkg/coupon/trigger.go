@@ -1,0 +1,157 @@
+package coupon
+
+import (
+	"strconv"
+	"time"
+)
+
+// Kind is what a trigger rings for.
+type Kind string
+
+// The kinds of trigger.
+const (
+	KindExpire Kind = "expire" // the coupon's end
+	KindUnlock Kind = "unlock" // the end of its lock
+)
+
+// Origin says who sent a trigger.
+type Origin string
+
+// The origins. A rebuilt trigger counts as one of the ladder's.
+const (
+	OriginLadder  Origin = "ladder"
+	OriginLazy    Origin = "lazy"
+	OriginRebuild Origin = "rebuild"
+	OriginSweep   Origin = "sweep" // not a message: the sweep's own call
+)
+
+// Cause is the cause of an expiry that the origin drove.
+func (o Origin) Cause() Cause {
+	switch o {
+	case OriginLazy:
+		return CauseLazy
+	case OriginSweep:
+		return CauseSweep
+	case OriginLadder, OriginRebuild:
+		return CauseLadder
+	default:
+		return CauseLadder
+	}
+}
+
+// Trigger is the delayed message of one coupon. It only rings: the row decides.
+type Trigger struct {
+	Kind     Kind
+	CouponID uint64
+	At       time.Time // the instant it was scheduled for: expires_at, or lock_until of an unlock; a whole second
+	ID       string    // who sent it, for which version: see TriggerID
+	Origin   Origin
+	Attempt  int // failed attempts so far
+}
+
+// The senders of a trigger, as the first letter of its id.
+const (
+	SentByVerb    = 'v' // written by the verb in its own transaction
+	SentByPlanner = 'p' // promoted into the horizon
+)
+
+// TriggerID names a trigger: its sender and the version of the row it was sent for.
+func TriggerID(sender byte, id uint64, version uint32) string {
+	b := make([]byte, 0, 32)
+	b = append(b, sender)
+	b = strconv.AppendUint(b, id, 10)
+	b = append(b, '.')
+	b = strconv.AppendUint(b, uint64(version), 10)
+	return string(b)
+}
+
+// Action is what the row answers a trigger.
+type Action uint8
+
+// The answers.
+const (
+	Drop       Action = iota // nothing to do
+	Expire                   // unused or locked → expired
+	Unlock                   // locked → unused: the lock ran out before the end
+	Reschedule               // not yet due: ring again at Until
+)
+
+// String names the action for metrics.
+func (a Action) String() string {
+	switch a {
+	case Expire:
+		return "expire"
+	case Unlock:
+		return "unlock"
+	case Reschedule:
+		return "reschedule"
+	case Drop:
+		return "drop"
+	default:
+		return "unknown"
+	}
+}
+
+// Decision is the answer and what it needs.
+type Decision struct {
+	Action Action
+	Cause  Cause     // of Expire and Unlock
+	Until  time.Time // of Reschedule
+	Reason string    // of Drop: why
+}
+
+// Reasons for a drop, used as metric labels.
+const (
+	DropAbsent  = "absent"  // no such coupon
+	DropSettled = "settled" // used, expired or voided already
+	DropStale   = "stale"   // scheduled for another instant; a newer trigger is out
+	DropLocked  = "locked"  // a live lock shields the coupon; its unlock trigger is out
+)
+
+// Decide is the whole table of design.md §1: what a trigger does to the row it meets at the instant now (of the
+// database's clock). row is nil when there is none. It is total: every state and circumstance has an answer, and
+// nothing but the row decides a transition; what the trigger carries decides only what becomes of one that is
+// not yet due.
+func Decide(row *Row, t Trigger, now time.Time) Decision {
+	if row == nil {
+		return Decision{Action: Drop, Reason: DropAbsent}
+	}
+	ended := !row.ExpiresAt.After(now)
+	switch row.Status {
+	case Unused:
+		return decideUnused(row, t, ended)
+	case Locked:
+		return decideLocked(row, t, ended, now)
+	case Used, Expired, Voided:
+		return Decision{Action: Drop, Reason: DropSettled}
+	default:
+		return Decision{Action: Drop, Reason: DropSettled}
+	}
+}
+
+func decideUnused(row *Row, t Trigger, ended bool) Decision {
+	switch {
+	case ended:
+		return Decision{Action: Expire, Cause: t.Origin.Cause()}
+	case t.Kind == KindExpire && t.At.Equal(row.ExpiresAt):
+		return Decision{Action: Reschedule, Until: row.DueAt}
+	default:
+		return Decision{Action: Drop, Reason: DropStale}
+	}
+}
+
+func decideLocked(row *Row, t Trigger, ended bool, now time.Time) Decision {
+	live := row.LockUntil.After(now)
+	switch {
+	case !live && ended:
+		return Decision{Action: Expire, Cause: CauseLock}
+	case !live:
+		return Decision{Action: Unlock, Cause: CauseLock}
+	case t.Kind == KindUnlock && t.At.Equal(row.LockUntil):
+		return Decision{Action: Reschedule, Until: row.LockUntil}
+	case t.Kind == KindUnlock:
+		return Decision{Action: Drop, Reason: DropStale}
+	default:
+		return Decision{Action: Drop, Reason: DropLocked}
+	}
+}

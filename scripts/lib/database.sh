@@ -1,0 +1,140 @@
+# shellcheck shell=bash
+# The database server: MariaDB from Debian, or a real MySQL with --db mysql.
+
+database_check_ports() {
+  process_alive database && return 0
+  port_check "$PORT_MYSQL" MySQL
+}
+
+database_data() { printf '%s/%s' "$STACK_DIR" "$STACK_DATABASE"; }
+
+# database_run_dir holds the socket; a socket's path may have 107 bytes at most.
+database_run_dir() {
+  local dir=$STACK_DIR/run
+  ((${#dir} <= 80)) || dir=$(short_dir)
+  printf '%s' "$dir"
+}
+
+database_socket() { printf '%s/mysql.sock' "$(database_run_dir)"; }
+
+database_configure() {
+  local data run
+  data=$(database_data)
+  run=$(database_run_dir)
+  mkdir -p "$data/tmp" "$run"
+  chmod 700 "$run"
+  [[ -O $run ]] || die "$run belongs to somebody else"
+  (
+    umask 077
+    cat "$CHECKOUT/configs/database/server.cnf" - >"$data/my.cnf" <<CONF
+
+# Written by scripts/stack.
+bind_address      = 127.0.0.1
+port              = $PORT_MYSQL
+socket            = $run/mysql.sock
+pid_file          = $run/mysqld.pid
+datadir           = $data/data
+tmpdir            = $data/tmp
+default_time_zone = '$STACK_DB_TIME_ZONE'
+init_file         = $data/init.sql
+$(database_kind_settings)
+CONF
+    cat >"$data/init.sql" <<SQL
+$(database_accounts root "$STACK_DB_ROOT_PASSWORD")
+$(database_accounts lapse "$STACK_DB_PASSWORD")
+GRANT ALL PRIVILEGES ON *.* TO 'root'@'localhost' WITH GRANT OPTION;
+GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
+$(database_grants localhost)
+$(database_grants 127.0.0.1)
+SQL
+    # The client's password stays out of the process list.
+    printf '[client]\nuser=root\npassword=%s\nsocket=%s\n' "$STACK_DB_ROOT_PASSWORD" "$run/mysql.sock" >"$data/client.cnf"
+  )
+}
+
+database_accounts() { # USER PASSWORD
+  local host
+  for host in localhost 127.0.0.1; do
+    printf "CREATE USER IF NOT EXISTS '%s'@'%s' IDENTIFIED BY '%s';\n" "$1" "$host" "$2"
+    printf "ALTER USER '%s'@'%s' IDENTIFIED BY '%s';\n" "$1" "$host" "$2"
+  done
+}
+
+database_grants() { # HOST: databases lapse and lapse_*, nothing else
+  printf "GRANT ALL PRIVILEGES ON \`lapse\`.* TO 'lapse'@'%s';\n" "$1"
+  printf "GRANT ALL PRIVILEGES ON \`lapse\\\\_%%\`.* TO 'lapse'@'%s';\n" "$1"
+}
+
+database_kind_settings() {
+  if [[ $STACK_DATABASE == mysql ]]; then
+    printf '%s\n' 'innodb_redo_log_capacity = 1G' 'mysqlx = OFF'
+  else
+    printf '%s\n' 'innodb_log_file_size = 1G'
+  fi
+  if (($(id -u) == 0)); then printf 'user = root\n'; fi
+}
+
+database_start() {
+  local data
+  process_alive database && return 0
+  data=$(database_data)
+  database_configure
+  if [[ ! -f $data/initialised ]]; then
+    say "laying out the database"
+    rm -rf -- "$data/data"
+    database_initialise >>"$STACK_DIR/log/database.log" 2>&1 9>&- || {
+      tail -n 25 "$STACK_DIR/log/database.log" >&2
+      die "could not lay out the database; log: $STACK_DIR/log/database.log"
+    }
+    touch "$data/initialised"
+  fi
+  say "starting $STACK_DATABASE"
+  if [[ $STACK_DATABASE == mysql ]]; then
+    mysql_spawn
+  else
+    process_spawn database "$(server_binary mariadbd)" --defaults-file="$data/my.cnf"
+  fi
+}
+
+database_initialise() {
+  local data
+  data=$(database_data)
+  if [[ $STACK_DATABASE == mysql ]]; then
+    mysql_initialise
+  else
+    # The defaults would name our init file, which needs a server that is laid out already.
+    "$(server_binary mariadb-install-db)" --no-defaults --datadir="$data/data" --skip-test-db \
+      --auth-root-authentication-method=normal --user="$(id -un)" --innodb-log-file-size=1G --skip-name-resolve
+  fi
+}
+
+database_await() { process_await database 120 database_answers; }
+
+database_answers() { [[ $(sql 'SELECT 1' 2>/dev/null) == 1 ]] && port_open "$PORT_MYSQL"; }
+
+# sql STATEMENTS: as root over the socket.
+sql() {
+  "$(command -v mariadb || command -v mysql)" --defaults-file="$(database_data)/client.cnf" \
+    --connect-timeout=5 --batch --skip-column-names -e "$1"
+}
+
+# database_provision creates the database and marks it with this checkout's token.
+database_provision() {
+  [[ $(database_token) != "$STACK_TOKEN" ]] || return 0
+  sql "$(database_fence_sql)" || die "the database did not take the fence token"
+}
+
+database_fence_sql() {
+  cat <<SQL
+CREATE DATABASE IF NOT EXISTS lapse CHARACTER SET utf8mb4;
+CREATE TABLE IF NOT EXISTS lapse.lapse_stack (token VARCHAR(64) NOT NULL PRIMARY KEY);
+DELETE FROM lapse.lapse_stack;
+INSERT INTO lapse.lapse_stack (token) VALUES ('$STACK_TOKEN');
+SQL
+}
+
+database_token() { sql 'SELECT token FROM lapse.lapse_stack' 2>/dev/null || true; }
+
+database_version() { sql 'SELECT @@version'; }
+
+database_stop() { process_stop database 60; }

@@ -1,0 +1,112 @@
+# shellcheck shell=bash
+# Processes of the stack's own. A pid file holds "pid start-time boot-id": a process counts as ours
+# only while all three agree, so a reused pid is never signalled.
+
+process_start_time() { # PID
+  local stat
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+  stat=${stat##*) }
+  # Fields after the command name begin at the third; the start time is the 22nd of all.
+  # shellcheck disable=SC2086
+  set -- $stat
+  [[ $1 != Z && $1 != X ]] || return 1
+  printf '%s' "${20}"
+}
+
+boot_id() { cat /proc/sys/kernel/random/boot_id; }
+
+# process_alive NAME: true while the process of that pid file runs; sets PROCESS_PID.
+process_alive() {
+  local pid started boot
+  PROCESS_PID=''
+  [[ -f $STACK_DIR/run/$1.pid ]] || return 1
+  read -r pid started boot <"$STACK_DIR/run/$1.pid" || return 1
+  [[ $boot == "$(boot_id)" && $(process_start_time "$pid") == "$started" ]] || return 1
+  PROCESS_PID=$pid
+}
+
+# process_spawn NAME COMMAND…: in a session of its own, without our lock, output to the log.
+process_spawn() {
+  local name=$1 pid log=$STACK_DIR/log/$1.log
+  shift
+  if [[ -f $log ]] && (($(wc -c <"$log") > 20000000)); then mv -f "$log" "$log.1"; fi
+  setsid "$@" </dev/null >>"$log" 2>&1 9>&- &
+  pid=$!
+  printf '%s %s %s\n' "$pid" "$(process_start_time "$pid" || echo gone)" "$(boot_id)" >"$STACK_DIR/run/$name.pid"
+  disown "$pid"
+}
+
+# process_stop NAME SECONDS: SIGTERM, then wait for its orderly end.
+process_stop() {
+  local name=$1 deadline=$((SECONDS + $2)) pid
+  if ! process_alive "$name"; then
+    rm -f "$STACK_DIR/run/$name.pid"
+    return 0
+  fi
+  pid=$PROCESS_PID
+  kill -TERM "$pid"
+  while process_alive "$name"; do
+    ((SECONDS < deadline)) || die "$name (pid $pid) did not end within $2 s; scripts/stack kill $name"
+    sleep 0.1
+  done
+  rm -f "$STACK_DIR/run/$name.pid"
+  say "stopped $name (pid $pid)"
+}
+
+process_kill() {
+  local pid
+  process_alive "$1" || die "$1 is not running"
+  pid=$PROCESS_PID
+  kill -KILL "$pid"
+  while process_alive "$1"; do sleep 0.02; done
+  rm -f "$STACK_DIR/run/$1.pid"
+  say "killed $1 (pid $pid)"
+}
+
+# process_await NAME SECONDS COMMAND…: until the command succeeds; shows the log when it never does.
+process_await() {
+  local name=$1 limit=$2 deadline=$((SECONDS + $2))
+  shift 2
+  until "$@"; do
+    if ! process_alive "$name"; then
+      tail -n 25 "$STACK_DIR/log/$name.log" >&2 || true
+      die "$name ended while starting; log: $STACK_DIR/log/$name.log"
+    fi
+    if ((SECONDS >= deadline)); then
+      tail -n 25 "$STACK_DIR/log/$name.log" >&2 || true
+      die "$name did not answer within $limit s; log: $STACK_DIR/log/$name.log"
+    fi
+    sleep 0.1
+  done
+}
+
+# port_inode PORT: the inode of the socket that listens there on any address, or nothing.
+port_inode() {
+  local hex
+  printf -v hex '%04X' "$1"
+  cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+    awk -v port=":$hex" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }'
+}
+
+port_holder() { # INODE: "pid 12 (name)" as far as we may look
+  local fd pid
+  for fd in /proc/[0-9]*/fd/*; do
+    if [[ $(readlink "$fd" 2>/dev/null) == "socket:[$1]" ]]; then
+      pid=${fd#/proc/}
+      pid=${pid%%/*}
+      printf 'pid %s (%s)' "$pid" "$(cat "/proc/$pid/comm" 2>/dev/null)"
+      return
+    fi
+  done
+  printf 'a process of another user'
+}
+
+# port_check PORT WHAT: refuses a port that somebody else holds.
+port_check() {
+  local inode
+  inode=$(port_inode "$1")
+  [[ -z $inode ]] ||
+    die "port $1 ($2) is held by $(port_holder "$inode"); free it or choose another STACK_PORT_BASE (now $STACK_PORT_BASE)"
+}
+
+port_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }

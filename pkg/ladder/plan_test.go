@@ -42,7 +42,8 @@ func simulate(t require.TestingT, p ladder.Plan) *simulated {
 		exchanges[exchange.Name] = true
 	}
 	for _, queue := range p.Queues {
-		require.NotContains(t, s.queues, queue.Name)
+		_, twice := s.queues[queue.Name]
+		require.False(t, twice, queue.Name)
 		s.queues[queue.Name] = queue
 		if to, ok := queue.Args["x-dead-letter-exchange"]; ok {
 			require.True(t, exchanges[to.(string)], "%s dead-letters to %s, which is not declared", queue.Name, to)
@@ -53,7 +54,8 @@ func simulate(t require.TestingT, p ladder.Plan) *simulated {
 		if binding.ToExchange {
 			require.True(t, exchanges[binding.Destination], "%+v", binding)
 		} else {
-			require.Contains(t, s.queues, binding.Destination)
+			_, known := s.queues[binding.Destination]
+			require.True(t, known, "%+v", binding)
 		}
 		s.bindings[binding.Source] = append(s.bindings[binding.Source], binding)
 		s.patterns[binding.Key] = strings.Split(binding.Key, ".")

@@ -2,7 +2,9 @@ package coupon
 
 import (
 	"errors"
+	"fmt"
 	"time"
+	"unicode/utf8"
 )
 
 // Grant asks for one coupon. Its key makes it idempotent: the same key of one issuer yields the same coupon, once.
@@ -45,6 +47,13 @@ const (
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("conflict")
+	// ErrUnavailable: the database cannot be reached, is read-only or shutting down. Wait and try again; nothing
+	// was decided and no attempt counts.
+	ErrUnavailable = errors.New("database unavailable")
+	// ErrContention: deadlocks or lock waits persisted through the retries.
+	ErrContention = errors.New("contention")
+	// ErrIntegrity: the database refused a row for what it holds; trying again cannot help.
+	ErrIntegrity = errors.New("integrity")
 )
 
 // Template is one immutable revision of a campaign's terms.
@@ -61,4 +70,50 @@ type Template struct {
 	CreatedAt time.Time
 	Actor     string
 	Reason    string
+}
+
+// Validate reports every fault of the terms that a person or a file gave, each beginning with the field's name.
+func (t Template) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if t.Name == "" || len(t.Name) > 200 || !utf8.ValidString(t.Name) {
+		bad("name: must have 1 to 200 bytes of UTF-8, got %q", t.Name)
+	}
+	if err := t.Rule.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if t.Terms.Value < 0 {
+		bad("value: must be 0 or more minor units, got %d", t.Terms.Value)
+	}
+	if !currency(t.Terms.Currency) {
+		bad("currency: must be three capital letters of ISO 4217, got %q", t.Terms.Currency)
+	}
+	if !t.Terms.Precision.Valid() {
+		bad("precision: must be exact, standard or relaxed, got %q", t.Terms.Precision)
+	}
+	if t.Quota < 0 {
+		bad("quota: must be 0 (unlimited) or more, got %d", t.Quota)
+	}
+	if t.PerUser < 0 {
+		bad("per_user: must be 0 (unlimited) or more, got %d", t.PerUser)
+	}
+	if len(t.Actor) > 128 {
+		bad("actor: must have at most 128 bytes, got %d", len(t.Actor))
+	}
+	if len(t.Reason) > 255 {
+		bad("reason: must have at most 255 bytes, got %d", len(t.Reason))
+	}
+	return errors.Join(errs...)
+}
+
+func currency(s string) bool {
+	if len(s) != 3 {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if c < 'A' || c > 'Z' {
+			return false
+		}
+	}
+	return true
 }

@@ -155,3 +155,14 @@ func decideLocked(row *Row, t Trigger, ended bool, now time.Time) Decision {
 		return Decision{Action: Drop, Reason: DropLocked}
 	}
 }
+
+// Timed is a trigger on its way: what a delay mechanism must deliver at an instant.
+type Timed struct {
+	ID       string
+	Body     []byte // the encoded trigger
+	Kind     Kind
+	Class    byte // 'x' or 'r', see Precision.Class
+	CouponID uint64
+	At       time.Time // when it must ring: due_at, or lock_until
+	Trace    string
+}

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Statement is a named SQL text. Lists are written as IN (?) and rows as VALUES (…): in and rows repeat them.
+type Statement struct {
+	Name string
+	SQL  string
+}
+
+//nolint:gochecknoglobals // filled while package variables are initialised, read-only afterwards
+var registry []Statement
+
+// define registers a statement; called from package variables only.
+func define(name, text string) Statement {
+	s := Statement{Name: name, SQL: text}
+	registry = append(registry, s)
+	return s
+}
+
+// Statements lists every statement of the package, for the checks that hold for all of them.
+func Statements() []Statement { return append([]Statement(nil), registry...) }
+
+// querier is a connection pool or a transaction.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// exec runs a statement and gives the rows it matched (clientFoundRows).
+func (s *Store) exec(ctx context.Context, q querier, st Statement, args ...any) (int64, error) {
+	defer s.metrics.observe(st, time.Now()) //nolint:forbidigo // a duration, not a decision
+	res, err := q.ExecContext(ctx, st.SQL, args...)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", st.Name, classify(err))
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		return 0, fmt.Errorf("%s: rows affected: %w", st.Name, err)
+	}
+	return n, nil
+}
+
+// insertID runs an INSERT and gives the id of its first row.
+func (s *Store) insertID(ctx context.Context, q querier, st Statement, args ...any) (uint64, error) {
+	defer s.metrics.observe(st, time.Now()) //nolint:forbidigo // a duration, not a decision
+	res, err := q.ExecContext(ctx, st.SQL, args...)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", st.Name, classify(err))
+	}
+	id, err := res.LastInsertId()
+	if err != nil {
+		return 0, fmt.Errorf("%s: last insert id: %w", st.Name, err)
+	}
+	return uint64(id), nil //nolint:gosec // AUTO_INCREMENT is never negative
+}
+
+// query runs a statement and hands each row to scan.
+func (s *Store) query(ctx context.Context, q querier, st Statement, scan func(*sql.Rows) error, args ...any) error {
+	defer s.metrics.observe(st, time.Now()) //nolint:forbidigo // a duration, not a decision
+	rows, err := q.QueryContext(ctx, st.SQL, args...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", st.Name, classify(err))
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return fmt.Errorf("%s: scan: %w", st.Name, err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("%s: %w", st.Name, classify(err))
+	}
+	return nil
+}
+
+// queryRow runs a statement that gives one row at most; coupon.ErrNotFound when it gives none.
+func (s *Store) queryRow(ctx context.Context, q querier, st Statement, dest []any, args ...any) error {
+	defer s.metrics.observe(st, time.Now()) //nolint:forbidigo // a duration, not a decision
+	if err := q.QueryRowContext(ctx, st.SQL, args...).Scan(dest...); err != nil {
+		return fmt.Errorf("%s: %w", st.Name, classify(err))
+	}
+	return nil
+}
+
+// in repeats the first "IN (?)" of the statement for n members.
+func (st Statement) in(n int) Statement {
+	return Statement{Name: st.Name, SQL: strings.Replace(st.SQL, "IN (?)", "IN (?"+strings.Repeat(",?", n-1)+")", 1)}
+}
+
+// rows repeats the row that follows VALUES n times. The row must be the end of the statement.
+func (st Statement) rows(n int) Statement {
+	_, row, ok := strings.Cut(st.SQL, "VALUES ")
+	if !ok || n <= 1 {
+		return st
+	}
+	return Statement{Name: st.Name, SQL: st.SQL + strings.Repeat(","+row, n-1)}
+}

@@ -1,0 +1,225 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	gormmysql "gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/secret"
+)
+
+// TxLimit is the longest a transaction may live. The planner's guard is validated against it.
+const TxLimit = 10 * time.Second
+
+// Config says how to reach the database.
+type Config struct {
+	Address      string        `koanf:"address"`        // host:port
+	User         string        `koanf:"user"`           //
+	Password     secret.String `koanf:"password"`       //
+	Name         string        `koanf:"name"`           // the database
+	MaxOpen      int           `koanf:"max_open"`       // connections at most; default 16
+	DialTimeout  time.Duration `koanf:"dial_timeout"`   // default 3s
+	ReadTimeout  time.Duration `koanf:"read_timeout"`   // default 12s: above the longest transaction
+	WriteTimeout time.Duration `koanf:"write_timeout"`  // default 5s
+	LockWait     time.Duration `koanf:"lock_wait"`      // innodb_lock_wait_timeout, whole seconds; default 3s
+	Migrate      string        `koanf:"migrate"`        // auto | verify; default verify
+	MigrateLimit time.Duration `koanf:"migrate_within"` // how long start-up may migrate; default 2m
+}
+
+// DefaultConfig gives the documented defaults.
+func DefaultConfig() Config {
+	return Config{
+		Address: "127.0.0.1:3306", User: "lapse", Name: "lapse", MaxOpen: 16,
+		DialTimeout: 3 * time.Second, ReadTimeout: 12 * time.Second, WriteTimeout: 5 * time.Second,
+		LockWait: 3 * time.Second, Migrate: "verify", MigrateLimit: 2 * time.Minute,
+	}
+}
+
+// Validate reports every fault, each beginning with the field's name.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, _, err := net.SplitHostPort(c.Address); err != nil {
+		bad("address: must be host:port, got %q", c.Address)
+	}
+	if c.User == "" {
+		bad("user: must not be empty")
+	}
+	if c.Name == "" || len(c.Name) > 64 {
+		bad("name: must have 1 to 64 characters, got %q", c.Name)
+	}
+	if c.MaxOpen < 2 || c.MaxOpen > 1000 {
+		bad("max_open: must be between 2 and 1000, got %d", c.MaxOpen)
+	}
+	between := func(field string, v, low, high time.Duration) {
+		if v < low || v > high {
+			bad("%s: must be between %s and %s, got %s", field, low, high, v)
+		}
+	}
+	between("dial_timeout", c.DialTimeout, 100*time.Millisecond, time.Minute)
+	between("read_timeout", c.ReadTimeout, time.Second, 5*time.Minute)
+	between("write_timeout", c.WriteTimeout, time.Second, 5*time.Minute)
+	between("lock_wait", c.LockWait, time.Second, 8*time.Second)
+	between("migrate_within", c.MigrateLimit, time.Second, time.Hour)
+	if c.Migrate != "auto" && c.Migrate != "verify" {
+		bad("migrate: must be auto or verify, got %q", c.Migrate)
+	}
+	return errors.Join(errs...)
+}
+
+// Codec renders what the outbox will tell the broker. It is declared here so that store knows nothing of the wire.
+type Codec interface {
+	// Transition gives routing key, id and body of the transition's event; an empty key when it has none.
+	Transition(t coupon.Transition) (key, id string, body []byte, err error)
+	// Refused gives routing key, id and body of the answer to a refused grant.
+	Refused(g coupon.Grant, r coupon.Granted, at time.Time) (key, id string, body []byte, err error)
+	// Trigger gives the body of a trigger.
+	Trigger(t coupon.Trigger) []byte
+}
+
+// Store is a pool of checked connections and the verbs. Safe for concurrent use.
+type Store struct {
+	db      *gorm.DB
+	sql     *sql.DB
+	codec   Codec
+	log     *zap.Logger
+	metrics *metrics
+	wake    wake
+	terms   termsCache
+}
+
+// Open connects, checks the server and, by config, migrates or verifies the schema. It answers with a clear error
+// when the server cannot be used at all (binlog_format=STATEMENT, SKIP LOCKED that does not skip, wrong schema).
+func Open(ctx context.Context, c Config, codec Codec, log *zap.Logger, reg prometheus.Registerer) (*Store, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("database config: %w", err)
+	}
+	inner, err := mysql.NewConnector(driverConfig(c))
+	if err != nil {
+		return nil, fmt.Errorf("database config: %w", err)
+	}
+	pool := sql.OpenDB(connector{inner})
+	pool.SetMaxOpenConns(c.MaxOpen)
+	pool.SetMaxIdleConns(c.MaxOpen)
+	pool.SetConnMaxIdleTime(9 * time.Second) // below wait_timeout
+	pool.SetConnMaxLifetime(10 * time.Minute)
+	s := &Store{sql: pool, codec: codec, log: log, metrics: newMetrics(reg)}
+	if err := s.start(ctx, c); err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) start(ctx context.Context, c Config) error {
+	db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: s.sql, SkipInitializeWithVersion: true}), &gorm.Config{
+		SkipDefaultTransaction: true,
+		TranslateError:         true,
+		DisableAutomaticPing:   true,
+		Logger:                 logger.Discard, // statements are counted and errors returned here, once
+	})
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	s.db = db
+	if err := s.checkServer(ctx); err != nil {
+		return err
+	}
+	if c.Migrate == "auto" {
+		mctx, cancel := context.WithTimeout(ctx, c.MigrateLimit)
+		defer cancel()
+		if err := s.MigrateUp(mctx); err != nil {
+			return err
+		}
+	} else if err := s.VerifySchema(ctx); err != nil {
+		return err
+	}
+	return s.selfTest(ctx)
+}
+
+// Close ends every connection.
+func (s *Store) Close() error {
+	if err := s.sql.Close(); err != nil {
+		return fmt.Errorf("close database: %w", err)
+	}
+	return nil
+}
+
+//nolint:gochecknoglobals // statements are constants
+var (
+	stmtNow  = define("store.now", `SELECT UTC_TIMESTAMP(3)`)
+	stmtPing = define("store.ping", `SELECT 1`)
+)
+
+// Now reads the database's clock.
+func (s *Store) Now(ctx context.Context) (time.Time, error) {
+	var now time.Time
+	err := s.queryRow(ctx, s.sql, stmtNow, []any{&now})
+	return now, err
+}
+
+// Ping reports whether the database answers within the context's deadline.
+func (s *Store) Ping(ctx context.Context) error {
+	var one int
+	return s.queryRow(ctx, s.sql, stmtPing, []any{&one})
+}
+
+const txTries = 6
+
+// tx runs fn in a transaction named for errors and metrics. It retries deadlocks and lock waits a few times, so fn
+// must not change anything outside the transaction before it returns nil. Rows that fn wrote to the outbox wake the
+// relay after the commit.
+func (s *Store) tx(ctx context.Context, name string, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	for try := 1; ; try++ {
+		err := s.once(ctx, fn)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, coupon.ErrContention) || try == txTries {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		s.metrics.retries.Inc()
+		pause := time.NewTimer(time.Duration(1+rand.IntN(10*try)) * time.Millisecond) //nolint:gosec // jitter
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("%s: %w", name, errors.Join(context.Cause(ctx), err))
+		case <-pause.C:
+		}
+	}
+}
+
+func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, TxLimit)
+	defer cancel()
+	tx, err := s.sql.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin: %w", classify(err))
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		if rerr := tx.Rollback(); rerr != nil && !errors.Is(rerr, sql.ErrTxDone) {
+			err = fmt.Errorf("%w (rollback: %w)", err, rerr)
+		}
+	}()
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", classify(err))
+	}
+	return nil
+}

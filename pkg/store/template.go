@@ -1,0 +1,144 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+//nolint:gochecknoglobals // statements are constants
+var (
+	stmtStockInsert = define("template.stock_insert", `INSERT INTO template_stock (revision, quota, per_user, taken, stopped) VALUES (1,?,?,0,0)`)
+	stmtStockRevise = define("template.stock_revise", `UPDATE template_stock SET revision = ?, quota = ?, per_user = ? WHERE template_id = ? AND revision = ?`)
+	stmtTemplateAdd = define("template.insert", `INSERT INTO coupon_template
+		(id, revision, name, rule, value, currency, prec_class, created_at, actor, reason) VALUES (?,?,?,?,?,?,?,UTC_TIMESTAMP(3),?,?)`)
+	stmtTemplates = define("template.list", `SELECT t.id, t.revision, t.name, t.rule, t.value, t.currency, t.prec_class, t.created_at, t.actor, t.reason,
+		s.quota, s.per_user, s.taken, s.stopped FROM template_stock s JOIN coupon_template t ON t.id = s.template_id AND t.revision = s.revision
+		WHERE s.template_id >= ? ORDER BY s.template_id LIMIT ?`)
+	stmtTerms = define("template.terms", `SELECT value, currency, prec_class FROM coupon_template WHERE id = ? AND revision = ?`)
+)
+
+// CreateTemplate stores the first revision of a template and gives its id. Faults of t are reported all at once,
+// each naming its field.
+func (s *Store) CreateTemplate(ctx context.Context, t coupon.Template) (uint64, error) {
+	if err := t.Validate(); err != nil {
+		return 0, err
+	}
+	var id uint64
+	err := s.tx(ctx, "create template", func(ctx context.Context, tx *sql.Tx) error {
+		var err error
+		if id, err = s.insertID(ctx, tx, stmtStockInsert, t.Quota, t.PerUser); err != nil {
+			return err
+		}
+		return s.insertRevision(ctx, tx, id, 1, t)
+	})
+	return id, err
+}
+
+// ReviseTemplate stores the next revision of t.ID; t.Revision is the one it was made from, and ErrConflict says
+// that another revision came first. Issued coupons keep theirs.
+func (s *Store) ReviseTemplate(ctx context.Context, t coupon.Template) (uint32, error) {
+	if err := t.Validate(); err != nil {
+		return 0, err
+	}
+	next := t.Revision + 1
+	err := s.tx(ctx, "revise template", func(ctx context.Context, tx *sql.Tx) error {
+		n, err := s.exec(ctx, tx, stmtStockRevise, next, t.Quota, t.PerUser, t.ID, t.Revision)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return fmt.Errorf("template %d revision %d: %w", t.ID, t.Revision, coupon.ErrConflict)
+		}
+		return s.insertRevision(ctx, tx, t.ID, next, t)
+	})
+	return next, err
+}
+
+func (s *Store) insertRevision(ctx context.Context, tx *sql.Tx, id uint64, revision uint32, t coupon.Template) error {
+	_, err := s.exec(ctx, tx, stmtTemplateAdd, id, revision, t.Name, t.Rule.String(), t.Terms.Value, t.Terms.Currency,
+		string(t.Terms.Precision), t.Actor, t.Reason)
+	return err
+}
+
+// Template gives the revision that issues now; coupon.ErrNotFound when there is none.
+func (s *Store) Template(ctx context.Context, id uint64) (coupon.Template, error) {
+	ts, err := s.templates(ctx, s.sql, id, 1)
+	if err != nil {
+		return coupon.Template{}, err
+	}
+	if len(ts) == 0 || ts[0].ID != id {
+		return coupon.Template{}, fmt.Errorf("template %d: %w", id, coupon.ErrNotFound)
+	}
+	return ts[0], nil
+}
+
+// Templates lists up to limit templates from the id on, in id order.
+func (s *Store) Templates(ctx context.Context, from uint64, limit int) ([]coupon.Template, error) {
+	return s.templates(ctx, s.sql, from, limit)
+}
+
+func (s *Store) templates(ctx context.Context, q querier, from uint64, limit int) ([]coupon.Template, error) {
+	var ts []coupon.Template
+	err := s.query(ctx, q, stmtTemplates, func(r *sql.Rows) error {
+		var t coupon.Template
+		var rule, precision string
+		if err := r.Scan(&t.ID, &t.Revision, &t.Name, &rule, &t.Terms.Value, &t.Terms.Currency, &precision, &t.CreatedAt,
+			&t.Actor, &t.Reason, &t.Quota, &t.PerUser, &t.Taken, &t.Stopped); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(rule), &t.Rule); err != nil {
+			return fmt.Errorf("rule of template %d: %w", t.ID, err)
+		}
+		t.Terms.TemplateID, t.Terms.Revision, t.Terms.Precision = t.ID, t.Revision, coupon.Precision(precision)
+		ts = append(ts, t)
+		return nil
+	}, from, limit)
+	return ts, err
+}
+
+// termsCache keeps the immutable terms of revisions, so that an expiry batch does not read templates.
+type termsCache struct {
+	mu sync.Mutex
+	m  map[termsKey]coupon.Terms
+}
+
+type termsKey struct {
+	id       uint64
+	revision uint32
+}
+
+const termsCached = 4096
+
+// termsOf gives the terms of a revision, from memory when known.
+func (s *Store) termsOf(ctx context.Context, q querier, id uint64, revision uint32) (coupon.Terms, error) {
+	key := termsKey{id, revision}
+	s.terms.mu.Lock()
+	t, ok := s.terms.m[key]
+	s.terms.mu.Unlock()
+	if ok {
+		return t, nil
+	}
+	t = coupon.Terms{TemplateID: id, Revision: revision}
+	var precision string
+	if err := s.queryRow(ctx, q, stmtTerms, []any{&t.Value, &t.Currency, &precision}, id, revision); err != nil {
+		if errors.Is(err, coupon.ErrNotFound) {
+			return t, fmt.Errorf("template %d revision %d: %w", id, revision, coupon.ErrIntegrity)
+		}
+		return t, err
+	}
+	t.Precision = coupon.Precision(precision)
+	s.terms.mu.Lock()
+	defer s.terms.mu.Unlock()
+	if s.terms.m == nil || len(s.terms.m) >= termsCached {
+		s.terms.m = make(map[termsKey]coupon.Terms)
+	}
+	s.terms.m[key] = t
+	return t, nil
+}
+

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # variables are shared between these files
 # The RabbitMQ node: own name, cookie, epmd and ports, everything on 127.0.0.1.
 
 rabbitmq_check_ports() {
@@ -57,6 +57,7 @@ rabbitmq_environment() {
     "RABBITMQ_MNESIA_BASE=$1/mnesia" "RABBITMQ_LOG_BASE=$1/log" "RABBITMQ_GENERATED_CONFIG_DIR=$1/config"
     "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=$loopback" "RABBITMQ_CTL_ERL_ARGS=$loopback"
     "RABBITMQ_CTL_DIST_PORT_MIN=$((PORT_DISTRIBUTION + 1))" "RABBITMQ_CTL_DIST_PORT_MAX=$((PORT_DISTRIBUTION + 9))"
+    RABBITMQ_LOG=-color
     # The start script then replaces itself by the node, so that the pid is the node's.
     detached=true
   )
@@ -69,7 +70,8 @@ rabbitmq_start() {
   say "starting RabbitMQ $STACK_BROKER"
   if [[ $STACK_BROKER == 4 ]]; then
     rabbitmq_environment /stack
-    roots_spawn debian13 "$(rabbitmq_data)" rabbitmq "${RABBITMQ_ENV[@]}" /usr/lib/rabbitmq/bin/rabbitmq-server
+    roots_command debian13 "$(rabbitmq_data)" "${RABBITMQ_ENV[@]}" /usr/lib/rabbitmq/bin/rabbitmq-server
+    process_spawn rabbitmq "${ROOTS_COMMAND[@]}"
   else
     rabbitmq_environment "$(rabbitmq_data)"
     process_spawn rabbitmq env -i "${RABBITMQ_ENV[@]}" /usr/lib/rabbitmq/bin/rabbitmq-server
@@ -80,16 +82,17 @@ rabbitmq_start() {
 epmd_start() {
   process_alive epmd && return 0
   if [[ $STACK_BROKER == 4 ]]; then
-    roots_spawn debian13 "$(rabbitmq_data)" epmd /usr/bin/epmd -port "$PORT_EPMD" -address 127.0.0.1
+    roots_command debian13 "$(rabbitmq_data)" /usr/bin/epmd -port "$PORT_EPMD" -address 127.0.0.1
+    process_spawn epmd "${ROOTS_COMMAND[@]}"
   else
     process_spawn epmd /usr/bin/epmd -port "$PORT_EPMD" -address 127.0.0.1
   fi
-  process_await epmd 10 port_open "$PORT_EPMD"
+  process_await epmd 10 port_listens "$PORT_EPMD"
 }
 
 rabbitmq_await() { process_await rabbitmq 120 rabbitmq_answers; }
 
-rabbitmq_answers() { port_open "$PORT_AMQP" && broker_api GET /api/vhosts/lapse >/dev/null; }
+rabbitmq_answers() { port_listens "$PORT_AMQP" && broker_api GET /api/vhosts/lapse >/dev/null; }
 
 # rabbitmq_provision marks the vhost with this checkout's token.
 rabbitmq_provision() {

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # variables are shared between these files
 # The database server: MariaDB from Debian, or a real MySQL with --db mysql.
 
 database_check_ports() {
@@ -8,22 +8,31 @@ database_check_ports() {
 
 database_data() { printf '%s/%s' "$STACK_DIR" "$STACK_DATABASE"; }
 
-# database_run_dir holds the socket; a socket's path may have 107 bytes at most.
-database_run_dir() {
-  local dir=$STACK_DIR/run
-  ((${#dir} <= 80)) || dir=$(short_dir)
-  printf '%s' "$dir"
+# database_view is the data directory as the server sees it.
+database_view() {
+  if [[ $STACK_DATABASE == mysql ]]; then mysql_find; fi
+  if [[ $STACK_DATABASE == mysql && -z $MYSQLD ]]; then printf /stack; else database_data; fi
 }
 
-database_socket() { printf '%s/mysql.sock' "$(database_run_dir)"; }
+# database_socket: nobody uses the socket, but the server insists; its path may have 107 bytes at most.
+database_socket() {
+  local view
+  view=$(database_view)
+  if ((${#view} <= 90)); then
+    printf '%s/mysql.sock' "$view"
+  else
+    (umask 077 && mkdir -p "$(short_dir)")
+    [[ -O $(short_dir) && ! -L $(short_dir) ]] || die "$(short_dir) belongs to somebody else"
+    printf '%s/mysql.sock' "$(short_dir)"
+  fi
+}
 
 database_configure() {
-  local data run
+  local data view socket
   data=$(database_data)
-  run=$(database_run_dir)
-  mkdir -p "$data/tmp" "$run"
-  chmod 700 "$run"
-  [[ -O $run ]] || die "$run belongs to somebody else"
+  view=$(database_view)
+  socket=$(database_socket)
+  mkdir -p "$data/tmp"
   (
     umask 077
     cat "$CHECKOUT/configs/database/server.cnf" - >"$data/my.cnf" <<CONF
@@ -31,12 +40,12 @@ database_configure() {
 # Written by scripts/stack.
 bind_address      = 127.0.0.1
 port              = $PORT_MYSQL
-socket            = $run/mysql.sock
-pid_file          = $run/mysqld.pid
-datadir           = $data/data
-tmpdir            = $data/tmp
+socket            = $socket
+pid_file          = $view/mysqld.pid
+datadir           = $view/data
+tmpdir            = $view/tmp
 default_time_zone = '$STACK_DB_TIME_ZONE'
-init_file         = $data/init.sql
+init_file         = $view/init.sql
 $(database_kind_settings)
 CONF
     cat >"$data/init.sql" <<SQL
@@ -48,7 +57,8 @@ $(database_grants localhost)
 $(database_grants 127.0.0.1)
 SQL
     # The client's password stays out of the process list.
-    printf '[client]\nuser=root\npassword=%s\nsocket=%s\n' "$STACK_DB_ROOT_PASSWORD" "$run/mysql.sock" >"$data/client.cnf"
+    printf '[client]\nprotocol=tcp\nhost=127.0.0.1\nport=%s\nuser=root\npassword=%s\n' \
+      "$PORT_MYSQL" "$STACK_DB_ROOT_PASSWORD" >"$data/client.cnf"
   )
 }
 
@@ -71,7 +81,7 @@ database_kind_settings() {
   else
     printf '%s\n' 'innodb_log_file_size = 1G'
   fi
-  if (($(id -u) == 0)); then printf 'user = root\n'; fi
+  printf 'user = %s\n' "$(database_user)"
 }
 
 database_start() {
@@ -90,30 +100,42 @@ database_start() {
   fi
   say "starting $STACK_DATABASE"
   if [[ $STACK_DATABASE == mysql ]]; then
-    mysql_spawn
+    mysql_command --defaults-file="$(database_view)/my.cnf"
+    process_spawn database "${MYSQL_COMMAND[@]}"
   else
     process_spawn database "$(server_binary mariadbd)" --defaults-file="$data/my.cnf"
   fi
+}
+
+# Root of the machine, or of the root's user namespace.
+database_user() {
+  if [[ $(database_view) == /stack ]]; then printf root; else id -un; fi
 }
 
 database_initialise() {
   local data
   data=$(database_data)
   if [[ $STACK_DATABASE == mysql ]]; then
-    mysql_initialise
+    mysql_command --no-defaults --initialize-insecure --datadir="$(database_view)/data" \
+      --innodb-redo-log-capacity=1G --user="$(database_user)"
+    "${MYSQL_COMMAND[@]}"
   else
     # The defaults would name our init file, which needs a server that is laid out already.
     "$(server_binary mariadb-install-db)" --no-defaults --datadir="$data/data" --skip-test-db \
-      --auth-root-authentication-method=normal --user="$(id -un)" --innodb-log-file-size=1G --skip-name-resolve
+      --auth-root-authentication-method=normal --user="$(database_user)" --innodb-log-file-size=1G --skip-name-resolve
   fi
 }
 
 database_await() { process_await database 120 database_answers; }
 
-database_answers() { [[ $(sql 'SELECT 1' 2>/dev/null) == 1 ]] && port_open "$PORT_MYSQL"; }
+database_answers() { [[ $(sql 'SELECT 1' 2>/dev/null) == 1 ]]; }
 
-# sql STATEMENTS: as root over the socket.
+# sql STATEMENTS: as root.
 sql() {
+  if [[ $STACK_ENGINE == compose ]]; then
+    compose_sql "$1"
+    return
+  fi
   "$(command -v mariadb || command -v mysql)" --defaults-file="$(database_data)/client.cnf" \
     --connect-timeout=5 --batch --skip-column-names -e "$1"
 }
@@ -130,6 +152,7 @@ CREATE DATABASE IF NOT EXISTS lapse CHARACTER SET utf8mb4;
 CREATE TABLE IF NOT EXISTS lapse.lapse_stack (token VARCHAR(64) NOT NULL PRIMARY KEY);
 DELETE FROM lapse.lapse_stack;
 INSERT INTO lapse.lapse_stack (token) VALUES ('$STACK_TOKEN');
+$(if [[ $STACK_ENGINE == compose ]]; then database_grants %; fi)
 SQL
 }
 

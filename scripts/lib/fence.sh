@@ -1,5 +1,5 @@
-# shellcheck shell=bash
-# What is shown of the running stack, and reset, which only touches servers that carry our token.
+# shellcheck shell=bash disable=SC2034 # variables are shared between these files
+# What runs, what it says, and reset, which touches nothing but servers that carry this checkout's token.
 
 cmd_summary() {
   cat <<SUMMARY
@@ -11,4 +11,80 @@ database $(database_version)
   MySQL       127.0.0.1:$PORT_MYSQL, database lapse  (user lapse, password $STACK_DB_PASSWORD; root $STACK_DB_ROOT_PASSWORD)
 For binaries and tests:  eval "\$(scripts/stack env)"
 SUMMARY
+}
+
+require_stack() { [[ -f $STACK_DIR/stack.env ]] || die "no stack here; first: scripts/stack up"; }
+
+# cmd_status ends with 0 only when both servers run and carry our token.
+cmd_status() {
+  local healthy=0
+  require_stack
+  state_load
+  printf 'stack     %s (%s), ports from %s\n' "$STACK_DIR" "$STACK_ENGINE" "$STACK_PORT_BASE"
+  status_line rabbitmq "RabbitMQ $STACK_BROKER" "$PORT_AMQP" || healthy=1
+  status_line database "$STACK_DATABASE" "$PORT_MYSQL" || healthy=1
+  if [[ $STACK_ENGINE == native ]]; then
+    printf 'on disk   %s\n' "$(du -sh "$STACK_DIR" 2>/dev/null | cut -f1)"
+  fi
+  return "$healthy"
+}
+
+status_line() { # SERVER TITLE PORT
+  local version token inode
+  token=$("$1_token")
+  if [[ $token == "$STACK_TOKEN" ]]; then
+    version=$("$1_version")
+    if process_alive "$1"; then version="$version, pid $PROCESS_PID"; fi
+    printf '%-9s answers on 127.0.0.1:%s (%s)\n' "$1" "$3" "$version"
+  elif process_alive "$1"; then
+    printf '%-9s %s runs (pid %s) and does not answer on 127.0.0.1:%s: scripts/stack logs %s\n' "$1" "$2" "$PROCESS_PID" "$3" "$1"
+    return 1
+  else
+    inode=$(port_inode "$3")
+    if [[ -n $inode ]]; then
+      printf '%-9s %s does not run; port %s is held by %s\n' "$1" "$2" "$3" "$(port_holder "$inode")"
+    else
+      printf '%-9s %s does not run\n' "$1" "$2"
+    fi
+    return 1
+  fi
+}
+
+cmd_logs() {
+  local follow='' servers=()
+  while (($#)); do
+    case $1 in
+      -f | --follow) follow=-f ;;
+      rabbitmq | database) servers+=("$1") ;;
+      *) die "logs: unknown argument $1 (rabbitmq, database, -f)" ;;
+    esac
+    shift
+  done
+  require_stack
+  state_load
+  if [[ $STACK_ENGINE == compose ]]; then
+    compose_require
+    compose logs --tail 200 ${follow:+-f} ${servers[@]+"${servers[@]}"}
+    return
+  fi
+  ((${#servers[@]})) || servers=(rabbitmq database)
+  servers=("${servers[@]/#/$STACK_DIR/log/}")
+  tail -n 200 ${follow:+-F} -- "${servers[@]/%/.log}"
+}
+
+cmd_reset() {
+  local database statements=''
+  require_stack
+  state_lock
+  state_load
+  [[ $(rabbitmq_token) == "$STACK_TOKEN" ]] ||
+    die "reset: what answers on 127.0.0.1:$PORT_MANAGEMENT does not carry this checkout's token; nothing was changed"
+  [[ $(database_token) == "$STACK_TOKEN" ]] ||
+    die "reset: what answers on 127.0.0.1:$PORT_MYSQL does not carry this checkout's token; nothing was changed"
+  while read -r database; do
+    statements+="DROP DATABASE IF EXISTS \`$database\`; "
+  done < <(sql "SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE 'lapse\\_%'")
+  sql "$statements DROP DATABASE IF EXISTS lapse; $(database_fence_sql)" || die "reset: the database refused"
+  rabbitmq_recreate
+  say "both servers are empty"
 }

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # variables are shared between these files
 # Debian packages: named, sized and asked for before anything is installed. Nothing is removed.
 
 POLICY=/usr/sbin/policy-rc.d
@@ -19,7 +19,7 @@ is_debian() { [[ -f /etc/debian_version ]] && command -v apt-get >/dev/null; }
 
 ask() { # QUESTION
   local answer
-  [[ -z $ASSUME_YES ]] || return 0
+  [[ $ASSUME_YES != true ]] || return 0
   [[ -t 0 ]] || die "$1 Not answered: no terminal. Say yes with: scripts/stack up --yes"
   read -r -p "$1 [y/N] " answer
   [[ $answer == [yY]* ]]
@@ -27,11 +27,16 @@ ask() { # QUESTION
 
 # packages_ensure installs what the chosen servers need.
 packages_ensure() {
-  local missing=()
+  local missing=() needs_debootstrap=''
   case $STACK_BROKER in
     3) [[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ]] || missing+=(rabbitmq-server) ;;
-    4) roots_present debian13 || command -v debootstrap >/dev/null || missing+=(debootstrap) ;;
+    4) roots_present debian13 || needs_debootstrap=true ;;
   esac
+  if [[ $STACK_DATABASE == mysql ]]; then
+    mysql_find
+    [[ -n $MYSQLD ]] || roots_present debian-mysql || needs_debootstrap=true
+  fi
+  [[ -z $needs_debootstrap || -x $(server_binary debootstrap) ]] || missing+=(debootstrap)
   # The core packages hold the programs without a system service and its data directory.
   if [[ $STACK_DATABASE == mariadb ]]; then
     [[ -x $(server_binary mariadbd) && -x $(server_binary mariadb-install-db) ]] || missing+=(mariadb-server-core)
@@ -41,7 +46,7 @@ packages_ensure() {
     is_debian || die "the stack needs a running Docker engine, or Debian's packages ${missing[*]}; this machine has neither"
     packages_install "${missing[@]}"
   fi
-  [[ $STACK_BROKER != 4 ]] || roots_ensure debian13
+  [[ $STACK_BROKER != 4 ]] || roots_ensure debian13 trixie rabbitmq-server
   [[ $STACK_DATABASE != mysql ]] || mysql_ensure
 }
 
@@ -67,7 +72,8 @@ packages_install() {
   policy_suppress
   if ! packages_apt_install "$@"; then
     say "trying once more with fresh package lists"
-    as_root apt-get update -q >&2 && packages_apt_install "$@" || die "installing $* failed"
+    as_root apt-get update -q >&2 || die "apt-get update failed"
+    packages_apt_install "$@" || die "installing $* failed"
   fi
   policy_restore
   services_disable "$@"

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # variables are shared between these files
 # Processes of the stack's own. A pid file holds "pid start-time boot-id": a process counts as ours
 # only while all three agree, so a reused pid is never signalled.
 
@@ -109,4 +109,4 @@ port_check() {
     die "port $1 ($2) is held by $(port_holder "$inode"); free it or choose another STACK_PORT_BASE (now $STACK_PORT_BASE)"
 }
 
-port_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+port_listens() { [[ -n $(port_inode "$1") ]]; }

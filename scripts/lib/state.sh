@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # variables are shared between these files
 # What the stack remembers between calls: .stack/stack.env (mode 600), one writer at a time.
 
 say() { printf '%s\n' "$*" >&2; }
@@ -33,7 +33,7 @@ state_load() {
   : "${STACK_BROKER_PASSWORD:=$(random_hex 12)}" "${STACK_DB_PASSWORD:=$(random_hex 12)}"
   : "${STACK_DB_ROOT_PASSWORD:=$(random_hex 12)}" "${STACK_COOKIE:=$(random_hex 16)}" "${STACK_TOKEN:=$(random_hex 16)}"
   if [[ -n $asked && $asked != "$STACK_PORT_BASE" ]]; then
-    [[ $asked =~ ^[0-9]+$ ]] && ((asked >= 1024 && asked <= 64000)) ||
+    [[ $asked =~ ^[1-9][0-9]{3,4}$ && $asked -ge 1024 && $asked -le 64000 ]] ||
       die "STACK_PORT_BASE: must be between 1024 and 64000, got $asked"
     stack_running && die "STACK_PORT_BASE is $asked but this stack runs on $STACK_PORT_BASE; stop it first: scripts/stack down"
     STACK_PORT_BASE=$asked
@@ -63,7 +63,7 @@ state_save() {
 # state_purge deletes the stack's directory, which only ever is the checkout's own .stack.
 state_purge() {
   [[ $STACK_DIR == "$CHECKOUT/.stack" && ! -L $STACK_DIR ]] || die "refusing to delete $STACK_DIR"
-  roots_assert_unmounted
+  ! grep -qF " $STACK_DIR/" /proc/self/mountinfo 2>/dev/null || die "something is mounted under $STACK_DIR; unmount it first"
   rm -rf --one-file-system -- "$STACK_DIR" 2>/dev/null ||
     as_root rm -rf --one-file-system -- "$STACK_DIR"
   rm -rf -- "$(short_dir)"

@@ -166,3 +166,14 @@ type Timed struct {
 	At       time.Time // when it must ring: due_at, or lock_until
 	Trace    string
 }
+
+// Settlement is what became of one trigger of a batch.
+type Settlement struct {
+	Decision Decision
+	Busy     bool // somebody else holds the row now; ring again soon
+	Class    byte // of the row's precision, for rescheduling
+	From     Status
+	DueAt    time.Time     // of the row when the decision is Expire, else zero; lock_until of an Unlock
+	Lateness time.Duration // from the due instant to the transition, of Expire alone
+	Terms    Terms         // of a transition
+}

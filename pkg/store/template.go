@@ -141,4 +141,3 @@ func (s *Store) termsOf(ctx context.Context, q querier, id uint64, revision uint
 	s.terms.m[key] = t
 	return t, nil
 }
-

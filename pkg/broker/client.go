@@ -1,0 +1,181 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/ladder"
+)
+
+// Options are what a Client gets from its process.
+type Options struct {
+	// Role of the process (publisher, expirer, notifier, lapsectl): the first
+	// word of connection names and consumer tags.
+	Role string
+	// Plan is declared at the start of every session if topology.declare is
+	// on. An empty plan declares nothing.
+	Plan ladder.Plan
+	// Log defaults to none, Registerer to none.
+	Log        *zap.Logger
+	Registerer prometheus.Registerer
+}
+
+// Client is what the publishers and consumers of one process share: how to
+// connect, what to declare, what to count. It holds no connection itself.
+type Client struct {
+	cfg     Config
+	name    string // role and pod
+	plan    ladder.Plan
+	log     *zap.Logger
+	metrics *metrics
+	dials   atomic.Uint64
+}
+
+// New checks the config; it does not connect.
+func New(cfg Config, opts Options) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("broker config: %w", err)
+	}
+	if cfg.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("naming the pod: %w", err)
+		}
+		cfg.Name = host
+	}
+	if opts.Role == "" {
+		opts.Role = "lapse"
+	}
+	if opts.Log == nil {
+		opts.Log = zap.NewNop()
+	}
+	m, err := newMetrics(opts.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("registering broker metrics: %w", err)
+	}
+	return &Client{
+		cfg: cfg, name: opts.Role + " " + cfg.Name, plan: opts.Plan,
+		log: opts.Log.Named("broker"), metrics: m,
+	}, nil
+}
+
+// nextAddress takes the configured addresses in turn, so that a dead node is
+// left behind at the next attempt.
+func (c *Client) nextAddress(fromURL string) string {
+	if len(c.cfg.Addresses) == 0 {
+		return fromURL
+	}
+	n := c.dials.Add(1) - 1
+	return c.cfg.Addresses[n%uint64(len(c.cfg.Addresses))]
+}
+
+// open makes a session that is ready for work: connected, topology declared.
+func (c *Client) open(ctx context.Context, purpose string) (*session, error) {
+	s, err := c.dial(ctx, purpose)
+	if err != nil {
+		return nil, err
+	}
+	if c.cfg.Topology.Declare && !empty(c.plan) {
+		if err := c.declareOn(ctx, s, c.plan); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// with runs f on a connection of its own.
+func (c *Client) with(ctx context.Context, purpose string, f func(*session) error) error {
+	s, err := c.dial(ctx, purpose)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return f(s)
+}
+
+// Ping connects, says hello and leaves.
+func (c *Client) Ping(ctx context.Context) error {
+	return c.with(ctx, "ping", func(*session) error { return nil })
+}
+
+// attempts is the wait between attempts at one thing: jittered, growing,
+// without end; and the log of its failures, where a repeated one is told once.
+type attempts struct {
+	wait *backoff.ExponentialBackOff
+	log  *zap.Logger
+	last string
+	n    int
+}
+
+func (c *Client) attempts(log *zap.Logger) *attempts {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = c.cfg.BackoffMin, c.cfg.BackoffMax
+	b.Multiplier = 2
+	return &attempts{wait: b, log: log}
+}
+
+// failed logs err, then waits; false = ctx ended.
+func (a *attempts) failed(ctx context.Context, what string, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	a.n++
+	d := a.wait.NextBackOff()
+	level := a.log.Warn
+	if text := err.Error(); text == a.last {
+		level = a.log.Debug
+	} else {
+		a.last = text
+	}
+	level(what, zap.Error(err), zap.Int("attempt", a.n), zap.Duration("next_in", d))
+	return sleep(ctx, d)
+}
+
+// succeeded starts over.
+func (a *attempts) succeeded() {
+	a.wait.Reset()
+	a.last, a.n = "", 0
+}
+
+// sleep waits for d; false = ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func empty(p ladder.Plan) bool { return len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 0 }
+
+// Errors of publishing. Each result of Publish is nil or wraps one of them.
+var (
+	// ErrReturned: no binding took the mandatory message. It was not stored.
+	ErrReturned = errors.New("message returned by the broker")
+	// ErrNacked: the broker refused the message (a queue is full or failed).
+	ErrNacked = errors.New("message refused by the broker")
+	// ErrUnknown: the message was sent, and the connection, channel or time
+	// ended before the confirm. It may or may not be stored: publish it again.
+	ErrUnknown = errors.New("no confirm: the message may or may not be stored")
+	// ErrBlocked: not sent, because the broker blocks publishing (resource
+	// alarm).
+	ErrBlocked = errors.New("publishing is blocked by the broker")
+	// ErrNotSent: not sent, because there was no session before the time ended.
+	ErrNotSent = errors.New("message not sent: no connection to the broker")
+	// ErrStopped: not sent, because the publisher has stopped.
+	ErrStopped = errors.New("message not sent: the publisher has stopped")
+	// ErrInvalid: not sent, because the message cannot be expressed in AMQP.
+	ErrInvalid = errors.New("invalid message")
+)

@@ -1,0 +1,129 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+)
+
+// ConsumerOptions describe one consumer.
+type ConsumerOptions struct {
+	Config ConsumerConfig
+	Queue  string
+	// Handler decides over batches; with concurrency above 1 it is called by
+	// several goroutines.
+	Handler Handler
+	// Ready, if set, is asked before every subscription: can the handler work?
+	Ready func(context.Context) error
+	// Publisher is needed for Forward and Park. While the broker blocks it,
+	// consumption pauses.
+	Publisher *Publisher
+	// ParkExchange is where Park publishes to.
+	ParkExchange string
+	// CatchAll says that the queue is the one for unroutable dead letters:
+	// its deliveries are counted in lapse_unroutable_total.
+	CatchAll bool
+}
+
+// Consumer consumes one queue in batches over a connection of its own.
+type Consumer struct {
+	c          *Client
+	o          ConsumerOptions
+	log        *zap.Logger
+	subscribed atomic.Bool
+	tags       int
+}
+
+// NewConsumer does not connect; Run does.
+func (c *Client) NewConsumer(o ConsumerOptions) (*Consumer, error) {
+	if err := o.Config.Validate(); err != nil {
+		return nil, fmt.Errorf("consumer of %s: %w", o.Queue, err)
+	}
+	if o.Queue == "" || o.Handler == nil {
+		return nil, errors.New("a consumer needs a queue and a handler")
+	}
+	c.metrics.queue(o.Queue)
+	return &Consumer{c: c, o: o, log: c.log.With(zap.String("queue", o.Queue))}, nil
+}
+
+// Subscribed says whether the queue is being consumed at this moment. It is
+// false while there is no connection and while consumption is paused.
+func (k *Consumer) Subscribed() bool { return k.subscribed.Load() }
+
+// Ready is nil while Subscribed.
+func (k *Consumer) Ready() error {
+	if !k.Subscribed() {
+		return fmt.Errorf("queue %s is not being consumed", k.o.Queue)
+	}
+	return nil
+}
+
+// Run consumes until ctx ends: then it cancels the subscription, lets the
+// batches in work end (drain_timeout), puts the rest back and returns nil. It
+// is called once.
+func (k *Consumer) Run(ctx context.Context) error {
+	connect, pause := k.c.attempts(k.log), k.c.attempts(k.log)
+	var s *session
+	drop := func() {
+		if s != nil {
+			s.close()
+			s = nil
+			k.c.metrics.connected.WithLabelValues("consume").Dec()
+		}
+	}
+	defer drop()
+	for ctx.Err() == nil {
+		if s != nil && !s.alive() {
+			drop()
+		}
+		if s == nil {
+			var err error
+			if s, err = k.c.open(ctx, "consume "+k.o.Queue); err != nil {
+				connect.failed(ctx, "cannot open a session with RabbitMQ", err)
+				continue
+			}
+			k.c.metrics.connected.WithLabelValues("consume").Inc()
+		}
+		if err := k.able(ctx); err != nil {
+			pause.failed(ctx, "not consuming yet", err)
+			continue
+		}
+		end := k.subscribe(ctx, s)
+		if end.subscribed {
+			connect.succeeded()
+		}
+		if end.handled {
+			pause.succeeded()
+		}
+		switch {
+		case ctx.Err() != nil:
+		case end.pause != nil:
+			k.c.metrics.pauses.WithLabelValues(k.o.Queue).Inc()
+			pause.failed(ctx, "consumption paused", end.pause)
+		default:
+			// Whatever ended a subscription, a new session declares the
+			// topology first: the queue itself may be gone.
+			drop()
+			connect.failed(ctx, "lost the subscription", end.lost)
+		}
+	}
+	return nil
+}
+
+// able asks whether a batch could be handled and its outcomes published now.
+func (k *Consumer) able(ctx context.Context) error {
+	if p := k.o.Publisher; p != nil {
+		if err := p.Ready(); err != nil {
+			return err
+		}
+	}
+	if k.o.Ready == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.c.cfg.CallTimeout)
+	defer cancel()
+	return k.o.Ready(ctx)
+}

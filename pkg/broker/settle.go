@@ -1,0 +1,151 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// forwardWaits are the waits between attempts to publish what a handler
+// forwards. The delivery is held meanwhile; the worker is not.
+var forwardWaits = []time.Duration{250 * time.Millisecond, time.Second, 4 * time.Second, 10 * time.Second}
+
+// handle works through one batch.
+func (u *subscription) handle(ctx context.Context, batch []item) {
+	if batch[0].forward != nil {
+		u.forward(ctx, batch)
+		return
+	}
+	deliveries := make([]Delivery, len(batch))
+	for i := range batch {
+		deliveries[i] = batch[i].d
+	}
+	outcomes, err := u.k.o.Handler(ctx, deliveries)
+	if err == nil && len(outcomes) != len(batch) {
+		err = fmt.Errorf("the handler answered %d outcomes for %d deliveries", len(outcomes), len(batch))
+	}
+	if err != nil {
+		u.giveUp(err)
+		return
+	}
+	u.handled.Store(true)
+	var (
+		acks     []uint64
+		forwards []item
+		held     []heldItem
+	)
+	for i, o := range outcomes {
+		it := batch[i]
+		switch o.kind {
+		case kindAck:
+			acks = append(acks, it.tag)
+		case kindForward:
+			it.forward, it.outcome = &outcomes[i].message, "forward"
+			forwards = append(forwards, it)
+		case kindPark:
+			m := it.d.Parked(u.k.o.ParkExchange, o.reason)
+			it.forward, it.outcome = &m, "park"
+			forwards = append(forwards, it)
+		case kindHold:
+			held = append(held, heldItem{it, time.Now().Add(o.hold)})
+		default:
+			u.giveUp(fmt.Errorf("the handler gave no outcome for delivery %d of %d", i+1, len(batch)))
+		}
+	}
+	u.ack("ack", acks)
+	u.hold(held)
+	if len(forwards) > 0 {
+		u.forward(ctx, forwards)
+	}
+}
+
+// forward publishes and, for what is confirmed, acks. The rest is tried again
+// later; after the last attempt it goes back to the queue.
+func (u *subscription) forward(ctx context.Context, items []item) {
+	if u.k.o.Publisher == nil {
+		u.giveUp(errors.New("the handler forwards, but the consumer has no publisher"))
+		return
+	}
+	messages := make([]Message, len(items))
+	for i := range items {
+		messages[i] = *items[i].forward
+	}
+	var (
+		done  = make(map[string][]uint64, 2)
+		again []heldItem
+		back  []uint64
+		last  error
+	)
+	for i, err := range u.k.o.Publisher.Publish(ctx, messages) {
+		it := items[i]
+		switch {
+		case err == nil:
+			done[it.outcome] = append(done[it.outcome], it.tag)
+			continue
+		case errors.Is(err, ErrBlocked), errors.Is(err, ErrStopped), ctx.Err() != nil:
+			u.giveUp(fmt.Errorf("forwarding: %w", err))
+			continue
+		case it.tries < len(forwardWaits):
+			again = append(again, heldItem{it, time.Now().Add(forwardWaits[it.tries])})
+			again[len(again)-1].tries++
+		case errors.Is(err, ErrNotSent), errors.Is(err, ErrUnknown):
+			u.giveUp(fmt.Errorf("forwarding: %w", err))
+		default: // the fault is the message's or its target's: others may go on
+			back = append(back, it.tag)
+		}
+		last = err
+	}
+	for outcome, tags := range done {
+		u.ack(outcome, tags)
+	}
+	if last != nil {
+		u.k.log.Warn("cannot forward", zap.Int("count", len(again)+len(back)), zap.Int("put_back", len(back)), zap.Error(last))
+	}
+	u.hold(again)
+	u.requeue(back)
+}
+
+// giveUp ends the subscription: what is unsettled goes back to the queue once.
+func (u *subscription) giveUp(why error) {
+	select {
+	case u.pause <- why:
+	default: // there is a reason already
+	}
+}
+
+func (u *subscription) hold(items []heldItem) {
+	if len(items) == 0 {
+		return
+	}
+	select {
+	case u.held <- items:
+	case <-u.quit: // the channel's end puts them back
+	}
+}
+
+// ack settles on the channel that delivered, and on no other. Once that has
+// ended its tags mean nothing: the ack is refused and the delivery forgotten.
+func (u *subscription) ack(outcome string, tags []uint64) {
+	u.each(outcome, tags, func(tag uint64) error { return u.ch.Ack(tag, false) })
+}
+
+func (u *subscription) requeue(tags []uint64) {
+	u.each("requeue", tags, func(tag uint64) error { return u.ch.Nack(tag, false, true) })
+}
+
+func (u *subscription) each(outcome string, tags []uint64, settle func(uint64) error) {
+	settled := u.k.c.metrics.settled
+	for i, tag := range tags {
+		if u.ch.IsClosed() || settle(tag) != nil {
+			rest := len(tags) - i
+			u.stale.Add(int64(rest))
+			settled.WithLabelValues(u.k.o.Queue, "stale").Add(float64(rest))
+			settled.WithLabelValues(u.k.o.Queue, outcome).Add(float64(i))
+			return
+		}
+	}
+	settled.WithLabelValues(u.k.o.Queue, outcome).Add(float64(len(tags)))
+}

@@ -77,7 +77,7 @@ database_grants() { # HOST: databases lapse and lapse_*, nothing else
 
 database_kind_settings() {
   if [[ $STACK_DATABASE == mysql ]]; then
-    printf '%s\n' 'innodb_redo_log_capacity = 1G' 'mysqlx = OFF'
+    printf '%s\n' 'innodb_redo_log_capacity = 1G' 'mysqlx = OFF' 'secure_file_priv = NULL'
   else
     printf '%s\n' 'innodb_log_file_size = 1G'
   fi

@@ -95,11 +95,15 @@ func (st Statement) in(n int) Statement {
 	return Statement{Name: st.Name, SQL: strings.Replace(st.SQL, "IN (?)", "IN (?"+strings.Repeat(",?", n-1)+")", 1)}
 }
 
-// rows repeats the row that follows VALUES n times. The row must be the end of the statement.
+// rows repeats the row that follows VALUES n times. Only ON DUPLICATE KEY may follow the row.
 func (st Statement) rows(n int) Statement {
-	_, row, ok := strings.Cut(st.SQL, "VALUES ")
+	head, row, ok := strings.Cut(st.SQL, "VALUES ")
 	if !ok || n <= 1 {
 		return st
 	}
-	return Statement{Name: st.Name, SQL: st.SQL + strings.Repeat(","+row, n-1)}
+	row, tail, onDuplicate := strings.Cut(row, " ON DUPLICATE KEY ")
+	if onDuplicate {
+		tail = " ON DUPLICATE KEY " + tail
+	}
+	return Statement{Name: st.Name, SQL: head + "VALUES " + row + strings.Repeat(","+row, n-1) + tail}
 }

@@ -173,7 +173,27 @@ type Settlement struct {
 	Busy     bool // somebody else holds the row now; ring again soon
 	Class    byte // of the row's precision, for rescheduling
 	From     Status
-	DueAt    time.Time     // of the row when the decision is Expire, else zero; lock_until of an Unlock
-	Lateness time.Duration // from the due instant to the transition, of Expire alone
-	Terms    Terms         // of a transition
+	Ends     time.Time // the row's end
+	DueAt    time.Time // of an Expire the row's due instant, of an Unlock its lock_until
+	Terms    Terms     // of a transition
+}
+
+// Cursor is a keyset position in the order of (instant, id): the row after it comes next. The zero value is the
+// beginning.
+type Cursor struct {
+	At time.Time
+	ID uint64
+}
+
+// After reports whether c lies behind other.
+func (c Cursor) After(other Cursor) bool {
+	return c.At.After(other.At) || (c.At.Equal(other.At) && c.ID > other.ID)
+}
+
+// Swept is the result of one sweep batch.
+type Swept struct {
+	Now     time.Time // the database's clock of the decision
+	Settled []Settlement
+	Next    Cursor // where to go on
+	More    bool   // the batch was full
 }

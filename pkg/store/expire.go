@@ -45,17 +45,14 @@ type settleRow struct {
 	validFrom time.Time
 }
 
-// Allow is asked, inside the transaction, whether the instant that the database's clock shows may decide; an error
-// rolls everything back. It is how the clock guard stops expiring.
-type Allow func(now time.Time) error
-
 // ExpireBatch settles up to 900 triggers in one transaction: it locks the rows that nobody else holds, lets
 // coupon.Decide answer each trigger in order, changes the rows by compare-and-set and records history, events and
-// new triggers. It gives one settlement per trigger and the database's clock of the decision.
+// new triggers. It gives one settlement per trigger and the database's clock of the decision. allow is asked, inside
+// the transaction, whether that instant may decide; its error rolls everything back (the clock guard).
 //
 // Errors: coupon.ErrUnavailable and coupon.ErrContention (nothing was done; come again), coupon.ErrIntegrity (one
 // of the rows cannot be changed; bisect), or what allow answered.
-func (s *Store) ExpireBatch(ctx context.Context, triggers []coupon.Trigger, allow Allow) (now time.Time, out []coupon.Settlement, err error) {
+func (s *Store) ExpireBatch(ctx context.Context, triggers []coupon.Trigger, allow func(now time.Time) error) (now time.Time, out []coupon.Settlement, err error) {
 	if len(triggers) > maxIDs {
 		return time.Time{}, nil, fmt.Errorf("expire: %w: %d triggers, at most %d", ErrBatch, len(triggers), maxIDs)
 	}
@@ -176,7 +173,7 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, now time.Time, triggers 
 			continue
 		}
 		d := coupon.Decide(&row.Row, t, now)
-		out[i] = coupon.Settlement{Decision: d, From: row.Status}
+		out[i] = coupon.Settlement{Decision: d, From: row.Status, Ends: row.ExpiresAt}
 		if d.Action == coupon.Drop {
 			continue
 		}
@@ -192,7 +189,7 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, now time.Time, triggers 
 		changes[key] = append(changes[key], row.ID)
 		out[i].DueAt = row.LockUntil
 		if d.Action == coupon.Expire {
-			out[i].DueAt, out[i].Lateness = row.DueAt, now.Sub(row.DueAt)
+			out[i].DueAt = row.DueAt
 		}
 		ts = append(ts, row.move(d, t, terms, now))
 	}

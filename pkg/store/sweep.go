@@ -33,16 +33,10 @@ var (
 		(SELECT due_at FROM coupon WHERE status = 1 AND due_at <= UTC_TIMESTAMP(3) - INTERVAL ? SECOND ORDER BY due_at LIMIT 10000) o`)
 )
 
-// Cursor is a keyset position of the sweep: the row after it comes next. The zero value is the beginning.
-type Cursor struct {
-	At time.Time
-	ID uint64
-}
-
 // epoch is a beginning that every engine can compare with.
 var epoch = time.Date(1970, 1, 2, 0, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant instant
 
-func (c Cursor) args(cutoff time.Time, limit int) []any {
+func after(c coupon.Cursor, cutoff time.Time, limit int) []any {
 	at := c.At
 	if at.IsZero() {
 		at = epoch
@@ -50,34 +44,18 @@ func (c Cursor) args(cutoff time.Time, limit int) []any {
 	return []any{cutoff, at, at, at, c.ID, limit}
 }
 
-// SweepKind selects what is swept.
-type SweepKind uint8
-
-// What the sweep looks for.
-const (
-	SweepEnds  SweepKind = iota // unused coupons past their due instant
-	SweepLocks                  // locks that ran out
-)
-
-// Swept is the result of one sweep batch.
-type Swept struct {
-	Settled []coupon.Settlement
-	Next    Cursor // where to go on
-	More    bool   // the batch was full
-}
-
 // SweepBatch settles up to limit overdue rows after the cursor, in the core's own transaction: selected FOR UPDATE
 // SKIP LOCKED, so that several pods share the work without leases and never wait for each other.
-func (s *Store) SweepBatch(ctx context.Context, kind SweepKind, cutoff time.Time, after Cursor, limit int, allow Allow) (Swept, error) {
+func (s *Store) SweepBatch(ctx context.Context, locks bool, cutoff time.Time, from coupon.Cursor, limit int, allow func(time.Time) error) (coupon.Swept, error) {
 	st := stmtSweepDue
-	if kind == SweepLocks {
+	if locks {
 		st = stmtSweepLocks
 	}
-	var res Swept
+	var res coupon.Swept
 	wrote := false
 	err := s.tx(ctx, "sweep", func(ctx context.Context, tx *sql.Tx) error {
-		res, wrote = Swept{Next: after}, false
-		rows, now, err := s.lockRows(ctx, tx, st, after.args(cutoff, limit)...)
+		res, wrote = coupon.Swept{Next: from}, false
+		rows, now, err := s.lockRows(ctx, tx, st, after(from, cutoff, limit)...)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -86,16 +64,16 @@ func (s *Store) SweepBatch(ctx context.Context, kind SweepKind, cutoff time.Time
 		}
 		triggers := make([]coupon.Trigger, 0, len(rows))
 		for _, row := range rows {
-			c := Cursor{At: row.DueAt, ID: row.ID}
-			if kind == SweepLocks {
+			c := coupon.Cursor{At: row.DueAt, ID: row.ID}
+			if locks {
 				c.At = row.LockUntil
 			}
-			if c.At.After(res.Next.At) || (c.At.Equal(res.Next.At) && c.ID > res.Next.ID) {
+			if c.After(res.Next) {
 				res.Next = c
 			}
 			triggers = append(triggers, coupon.Trigger{Kind: coupon.KindExpire, CouponID: row.ID, At: row.ExpiresAt, Origin: coupon.OriginSweep})
 		}
-		res.More = len(rows) == limit
+		res.Now, res.More = now, len(rows) == limit
 		res.Settled, wrote, err = s.settle(ctx, tx, now, triggers, rows, nil)
 		return err
 	})
@@ -106,20 +84,20 @@ func (s *Store) SweepBatch(ctx context.Context, kind SweepKind, cutoff time.Time
 }
 
 // SweepKeys reads the ids that SweepBatch would take, without locking: for going past a row that cannot be changed.
-func (s *Store) SweepKeys(ctx context.Context, kind SweepKind, cutoff time.Time, after Cursor, limit int) ([]Cursor, error) {
+func (s *Store) SweepKeys(ctx context.Context, locks bool, cutoff time.Time, from coupon.Cursor, limit int) ([]coupon.Cursor, error) {
 	st := stmtSweepKeys
-	if kind == SweepLocks {
+	if locks {
 		st = stmtSweepLockKeys
 	}
-	var keys []Cursor
+	var keys []coupon.Cursor
 	err := s.query(ctx, s.sql, st, func(r *sql.Rows) error {
-		var c Cursor
+		var c coupon.Cursor
 		if err := r.Scan(&c.ID, &c.At); err != nil {
 			return err
 		}
 		keys = append(keys, c)
 		return nil
-	}, after.args(cutoff, limit)...)
+	}, after(from, cutoff, limit)...)
 	return keys, err
 }
 

@@ -1,0 +1,68 @@
+package expiry
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+)
+
+// Config tunes the core and its drivers.
+type Config struct {
+	Consumer   broker.ConsumerConfig `koanf:"consumer"`    // of each due queue; a batch is one transaction, at most 900
+	MaxRate    int                   `koanf:"max_rate"`    // transitions a second of this pod, 0 = unbounded; default 0
+	ClockAhead time.Duration         `koanf:"clock_ahead"` // how far the database's clock may jump ahead; default 2s
+	Sweep      SweepConfig           `koanf:"sweep"`
+}
+
+// SweepConfig tunes the sweep.
+type SweepConfig struct {
+	Grace    time.Duration `koanf:"grace"`    // how long the ladder is left alone with a due coupon; default 60s, 0 with mechanism sweep
+	Interval time.Duration `koanf:"interval"` // from the end of one round to the next; default 5s, 200ms with mechanism sweep
+	Batch    int           `koanf:"batch"`    // rows of one transaction; default 500
+	Budget   time.Duration `koanf:"budget"`   // the longest round; default 1m
+}
+
+// DefaultConfig gives the documented defaults.
+func DefaultConfig() Config {
+	return Config{
+		Consumer:   broker.DefaultConsumerConfig(),
+		ClockAhead: 2 * time.Second,
+		Sweep:      SweepConfig{Grace: time.Minute, Interval: 5 * time.Second, Batch: 500, Budget: time.Minute},
+	}
+}
+
+// Alone is the sweep's setting when it is the only mechanism: no grace, short rounds.
+func (c SweepConfig) Alone() SweepConfig {
+	c.Grace, c.Interval = 0, min(c.Interval, 200*time.Millisecond)
+	return c
+}
+
+// Validate reports every fault, each beginning with the field's name.
+func (c Config) Validate() error {
+	var errs []error
+	number := func(field string, v, low, high int) {
+		if v < low || v > high {
+			errs = append(errs, fmt.Errorf("%s: must be between %d and %d, got %d", field, low, high, v))
+		}
+	}
+	span := func(field string, v, low, high time.Duration) {
+		if v < low || v > high {
+			errs = append(errs, fmt.Errorf("%s: must be between %s and %s, got %s", field, low, high, v))
+		}
+	}
+	if err := c.Consumer.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("consumer: %w", err))
+	}
+	if c.Consumer.Batch > 900 {
+		errs = append(errs, fmt.Errorf("consumer.batch: must be at most 900, got %d", c.Consumer.Batch))
+	}
+	number("max_rate", c.MaxRate, 0, 1_000_000)
+	span("clock_ahead", c.ClockAhead, 100*time.Millisecond, time.Minute)
+	span("sweep.grace", c.Sweep.Grace, 0, time.Hour)
+	span("sweep.interval", c.Sweep.Interval, 50*time.Millisecond, time.Hour)
+	number("sweep.batch", c.Sweep.Batch, 1, 900)
+	span("sweep.budget", c.Sweep.Budget, time.Second, time.Hour)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,70 @@
+package expiry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// Settler is the store's transaction.
+type Settler interface {
+	ExpireBatch(ctx context.Context, ts []coupon.Trigger, allow func(now time.Time) error) (time.Time, []coupon.Settlement, error)
+}
+
+// Result is what became of one trigger: a settlement, or the error that this trigger alone met.
+type Result struct {
+	coupon.Settlement
+	Now time.Time // the database's clock of the decision
+	Err error     // coupon.ErrIntegrity: cannot be helped; coupon.ErrContention: try again later
+}
+
+// Core is the one entrance to expiring for ladder, sweep and lazy triggers. Safe for concurrent use.
+type Core struct {
+	store   Settler
+	guard   *Guard
+	metrics *metrics
+}
+
+// NewCore makes the core.
+func NewCore(store Settler, guard *Guard, reg prometheus.Registerer) *Core {
+	return &Core{store: store, guard: guard, metrics: newMetrics(reg, guard)}
+}
+
+// Settle gives one result per trigger, in order. When one row of a batch cannot be changed the batch is halved until
+// it stands alone, so that it keeps nobody else. An error means that nothing can be done now (database away, clock
+// guard); triggers settled before it are no-ops when they come again.
+func (c *Core) Settle(ctx context.Context, ts []coupon.Trigger) ([]Result, error) {
+	started := time.Now() //nolint:forbidigo // a duration for metrics
+	now, settled, err := c.store.ExpireBatch(ctx, ts, c.guard.Allow)
+	switch {
+	case err == nil:
+		out := make([]Result, len(settled))
+		took := time.Since(started)
+		for i, s := range settled {
+			out[i] = Result{Settlement: s, Now: now}
+			c.metrics.settled(ts[i], s, now, took)
+		}
+		c.metrics.batch.Observe(float64(len(ts)))
+		return out, nil
+	case errors.Is(err, coupon.ErrIntegrity) && len(ts) > 1:
+		half := len(ts) / 2
+		first, err := c.Settle(ctx, ts[:half])
+		if err != nil {
+			return nil, err
+		}
+		second, err := c.Settle(ctx, ts[half:])
+		return append(first, second...), err
+	case errors.Is(err, coupon.ErrIntegrity), errors.Is(err, coupon.ErrContention):
+		out := make([]Result, len(ts))
+		for i := range out {
+			out[i].Err = err
+		}
+		return out, nil
+	default:
+		return nil, err
+	}
+}

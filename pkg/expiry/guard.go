@@ -1,0 +1,63 @@
+package expiry
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ErrClock: the database's clock is ahead of where monotonic time says it should be. Nothing may expire.
+var ErrClock = errors.New("database clock ahead")
+
+// slew is how much of the time that passed the anchor may follow the database's clock by: crystals differ by far
+// less, a step by far more.
+const slew = 0.001
+
+// Guard anchors the database's clock to this process's monotonic clock. The database alone decides what is due; the
+// guard only notices that its clock has jumped ahead, which would take coupons away early. Safe for concurrent use.
+type Guard struct {
+	tolerance time.Duration
+	now       func() time.Time
+
+	mu      sync.Mutex
+	anchor  time.Time // database's clock …
+	at      time.Time // … at this reading of the monotonic clock
+	offset  time.Duration
+	tripped bool
+}
+
+// NewGuard lets the database's clock run ahead by at most tolerance. now must carry a monotonic reading.
+func NewGuard(tolerance time.Duration, now func() time.Time) *Guard {
+	return &Guard{tolerance: tolerance, now: now}
+}
+
+// Allow checks a reading of the database's clock. It answers ErrClock from the moment it jumps ahead until it agrees
+// again; the first reading of a process is believed. A clock that is behind is let pass: it makes late, not early.
+func (g *Guard) Allow(db time.Time) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	if g.at.IsZero() {
+		g.anchor, g.at = db, now
+		return nil
+	}
+	passed := now.Sub(g.at)
+	expected := g.anchor.Add(passed)
+	g.offset = db.Sub(expected)
+	if g.offset > g.tolerance {
+		g.tripped = true
+		return fmt.Errorf("%w: by %s, at most %s is believed", ErrClock, g.offset.Round(time.Millisecond), g.tolerance)
+	}
+	g.tripped = false
+	most := time.Duration(float64(passed) * slew)
+	g.anchor, g.at = expected.Add(min(max(g.offset, -most), most)), now
+	return nil
+}
+
+// Offset is how far the database's clock was ahead of the anchor at the last reading, and whether that stops expiring.
+func (g *Guard) Offset() (ahead time.Duration, tripped bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.offset, g.tripped
+}

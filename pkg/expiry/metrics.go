@@ -1,0 +1,122 @@
+package expiry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+type metrics struct {
+	transitions *prometheus.CounterVec
+	lateness    *prometheus.HistogramVec
+	early       prometheus.Counter
+	triggers    *prometheus.CounterVec
+	reschedules *prometheus.CounterVec
+	batch       prometheus.Histogram
+	recovered   prometheus.Counter
+	failed      prometheus.Counter
+	overdue     prometheus.Gauge
+	oldest      prometheus.Gauge
+}
+
+// Results of a trigger and reasons of a reschedule, as labels.
+const (
+	resultDone    = "settled"
+	resultDropped = "dropped"
+	resultAgain   = "rescheduled"
+	resultBusy    = "busy"
+	resultRetried = "retried"
+	resultParked  = "parked"
+	resultHeld    = "held"
+
+	reasonRest  = "rest" // not due yet, longer than a moment
+	reasonBusy  = "busy"
+	reasonRetry = "retry"
+)
+
+func newMetrics(reg prometheus.Registerer, guard *Guard) *metrics {
+	m := &metrics{
+		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lapse_transitions_total", Help: "Transitions of coupons.",
+		}, []string{"from", "to", "cause", "result"}),
+		lateness: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lapse_expiry_lateness_seconds", Help: "From the due instant to the committed transition, database clock.",
+			Buckets: []float64{.025, .05, .1, .2, .3, .4, .5, .75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300, 600, 3600},
+		}, []string{"precision"}),
+		early: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lapse_expired_early_total", Help: "Coupons expired before their end. Must stay 0.",
+		}),
+		triggers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lapse_triggers_total", Help: "Triggers that came due, by what became of them.",
+		}, []string{"kind", "result"}),
+		reschedules: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lapse_reschedules_total", Help: "Triggers sent through the ladder again.",
+		}, []string{"reason"}),
+		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "lapse_batch_size", Help: "Triggers of one transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 11),
+		}),
+		recovered: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lapse_sweep_recovered_total", Help: "Coupons that the sweep settled: what the ladder lost.",
+		}),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lapse_sweep_failed_total", Help: "Rows that the sweep could not change and went past.",
+		}),
+		overdue: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "lapse_overdue_coupons", Help: "Unused coupons past their due instant and the grace, up to 10 000.",
+		}),
+		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "lapse_overdue_oldest_seconds", Help: "How far back the oldest due instant of an overdue coupon lies.",
+		}),
+	}
+	offset := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "lapse_clock_offset_seconds", Help: "How far the database's clock is ahead of where monotonic time expects it.",
+	}, func() float64 {
+		ahead, _ := guard.Offset()
+		return ahead.Seconds()
+	})
+	for _, p := range []coupon.Precision{coupon.Exact, coupon.Standard, coupon.Relaxed} {
+		m.lateness.WithLabelValues(string(p))
+	}
+	for _, k := range []coupon.Kind{coupon.KindExpire, coupon.KindUnlock} {
+		for _, r := range []string{resultDone, resultDropped, resultAgain, resultBusy, resultRetried, resultParked, resultHeld} {
+			m.triggers.WithLabelValues(string(k), r)
+		}
+	}
+	for _, r := range []string{reasonRest, reasonBusy, reasonRetry} {
+		m.reschedules.WithLabelValues(r)
+	}
+	for _, c := range []coupon.Cause{coupon.CauseLadder, coupon.CauseSweep, coupon.CauseLazy} {
+		m.transitions.WithLabelValues(coupon.Unused.String(), coupon.Expired.String(), string(c), "ok")
+	}
+	for _, to := range []coupon.Status{coupon.Unused, coupon.Expired} {
+		m.transitions.WithLabelValues(coupon.Locked.String(), to.String(), string(coupon.CauseLock), "ok")
+	}
+	reg.MustRegister(m.transitions, m.lateness, m.early, m.triggers, m.reschedules, m.batch, m.recovered, m.failed,
+		m.overdue, m.oldest, offset)
+	return m
+}
+
+// settled counts what a committed decision did; took is the time from before the decision to after the commit.
+func (m *metrics) settled(t coupon.Trigger, s coupon.Settlement, now time.Time, took time.Duration) {
+	to := coupon.Expired
+	switch s.Decision.Action {
+	case coupon.Unlock:
+		to = coupon.Unused
+	case coupon.Expire:
+		if now.Before(s.Ends) {
+			m.early.Inc()
+		}
+		m.lateness.WithLabelValues(string(s.Terms.Precision)).Observe((now.Sub(s.DueAt) + took).Seconds())
+	case coupon.Drop, coupon.Reschedule:
+		return
+	}
+	if s.Busy {
+		return
+	}
+	m.transitions.WithLabelValues(s.From.String(), to.String(), string(s.Decision.Cause), "ok").Inc()
+	if t.Origin == coupon.OriginSweep {
+		m.recovered.Inc()
+	}
+}

@@ -1,0 +1,157 @@
+package expiry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// Overdue finds rows past their due instant (or locks past theirs) and settles them in the core's own transaction.
+type Overdue interface {
+	SweepBatch(ctx context.Context, locks bool, cutoff time.Time, from coupon.Cursor, limit int, allow func(time.Time) error) (coupon.Swept, error)
+	SweepKeys(ctx context.Context, locks bool, cutoff time.Time, from coupon.Cursor, limit int) ([]coupon.Cursor, error)
+	Mark(ctx context.Context) (mark, now time.Time, err error)
+	Overdue(ctx context.Context, grace time.Duration) (n int64, oldest time.Duration, err error)
+}
+
+// Sweeper is the core's second driver: it finds by the row what the ladder missed. It needs no broker.
+type Sweeper struct {
+	config SweepConfig
+	rows   Overdue
+	core   *Core
+	limit  *rate.Limiter
+	log    *zap.Logger
+	done   func() // after each round, for tests; may be nil
+}
+
+// NewSweeper makes the sweep; c is SweepConfig.Alone when it is the only mechanism.
+func NewSweeper(c SweepConfig, rows Overdue, core *Core, limit *rate.Limiter, log *zap.Logger) *Sweeper {
+	return &Sweeper{config: c, rows: rows, core: core, limit: limit, log: log}
+}
+
+// gaugeEvery is how long the overdue gauges are kept.
+const gaugeEvery = 10 * time.Second
+
+// Run sweeps until ctx ends. The database being away is reported once, until a round succeeds again.
+func (s *Sweeper) Run(ctx context.Context) error {
+	failing := ""
+	var gauged time.Time
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+		now := time.Now() //nolint:forbidigo // pacing, not a decision
+		err := s.round(ctx)
+		if err == nil && now.Sub(gauged) >= gaugeEvery {
+			err, gauged = s.gauge(ctx), now
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			failing = ""
+		case err.Error() != failing:
+			failing = err.Error()
+			s.log.Warn("sweep stopped early", zap.Error(err))
+		}
+		if s.done != nil {
+			s.done()
+		}
+		pause.Reset(s.config.Interval)
+	}
+}
+
+// round goes once over everything overdue, within the budget.
+func (s *Sweeper) round(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Budget)
+	defer cancel()
+	mark, now, err := s.rows.Mark(ctx)
+	if err != nil {
+		return fmt.Errorf("ladder mark: %w", err)
+	}
+	cutoff := now
+	if mark.Before(now) {
+		cutoff = mark
+	}
+	cutoff = cutoff.Add(-s.config.Grace)
+	for _, locks := range []bool{false, true} {
+		if err := s.pass(ctx, locks, cutoff); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time) error {
+	var at coupon.Cursor
+	for more := true; more; {
+		if err := s.limit.WaitN(ctx, s.config.Batch); err != nil {
+			return fmt.Errorf("wait for max_rate: %w", err)
+		}
+		started := time.Now() //nolint:forbidigo // a duration for metrics
+		batch, err := s.rows.SweepBatch(ctx, locks, cutoff, at, s.config.Batch, s.core.guard.Allow)
+		if errors.Is(err, coupon.ErrIntegrity) {
+			if at, more, err = s.past(ctx, locks, cutoff, at); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+		for _, r := range batch.Settled {
+			s.core.metrics.settled(coupon.Trigger{Origin: coupon.OriginSweep}, r, batch.Now, time.Since(started))
+		}
+		at, more = batch.Next, batch.More
+	}
+	return nil
+}
+
+// past settles a batch that holds a row which cannot be changed, through the core's bisection, and goes on behind it.
+func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at coupon.Cursor) (coupon.Cursor, bool, error) {
+	keys, err := s.rows.SweepKeys(ctx, locks, cutoff, at, s.config.Batch)
+	if err != nil || len(keys) == 0 {
+		return at, false, err
+	}
+	ts := make([]coupon.Trigger, len(keys))
+	for i, k := range keys {
+		ts[i] = coupon.Trigger{Kind: coupon.KindExpire, CouponID: k.ID, At: k.At, Origin: coupon.OriginSweep}
+	}
+	results, err := s.core.Settle(ctx, ts)
+	if err != nil {
+		return at, false, err
+	}
+	failed := 0
+	for _, r := range results {
+		if r.Err != nil {
+			failed++
+		}
+	}
+	if failed > 0 {
+		s.core.metrics.failed.Add(float64(failed))
+		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", failed))
+	}
+	return keys[len(keys)-1], len(keys) == s.config.Batch, nil
+}
+
+func (s *Sweeper) gauge(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Budget)
+	defer cancel()
+	n, oldest, err := s.rows.Overdue(ctx, max(s.config.Grace, time.Second))
+	if err != nil {
+		return fmt.Errorf("count overdue coupons: %w", err)
+	}
+	s.core.metrics.overdue.Set(float64(n))
+	s.core.metrics.oldest.Set(oldest.Seconds())
+	return nil
+}

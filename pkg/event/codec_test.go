@@ -1,0 +1,232 @@
+package event_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/event"
+)
+
+func TestGoldenEvents(t *testing.T) {
+	c := codec(t)
+	for name, tt := range map[string]struct {
+		t        coupon.Transition
+		key, id  string
+		contract string
+	}{
+		"issued": {transition(nil), "coupon.issued", "4711:1:issued", event.TypeIssued},
+		"issued-never": {transition(func(t *coupon.Transition) {
+			t.ExpiresAt, t.DueAt, t.BatchID, t.Issuer, t.Trace = coupon.Never, coupon.Never, "", "", ""
+		}), "coupon.issued", "4711:1:issued", event.TypeIssued},
+		"expired": {transition(toExpired), "coupon.expired", "4711:2:expired", event.TypeExpired},
+		"expired-from-lock": {transition(func(t *coupon.Transition) {
+			toExpired(t)
+			t.From, t.Version, t.Cause, t.BatchID, t.Trace = coupon.Locked, 5, coupon.CauseLock, "", ""
+			t.UserID = `名"字\<&>` + "\u2028"
+		}), "coupon.expired", "4711:5:expired", event.TypeExpired},
+		"released": {transition(func(t *coupon.Transition) {
+			t.Version, t.From, t.Cause, t.OrderID = 3, coupon.Locked, coupon.CauseLock, "order-9"
+		}), "coupon.released", "4711:3:released", event.TypeReleased},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key, id, body, err := c.Transition(tt.t)
+			require.NoError(t, err)
+			require.Equal(t, tt.key, key)
+			require.Equal(t, tt.id, id)
+			golden(t, name, body)
+			checkEvent(t, body, tt.contract, id, tt.t.UserID, tt.t.Trace)
+		})
+	}
+}
+
+func TestGoldenRefused(t *testing.T) {
+	c := codec(t)
+	grant := coupon.Grant{
+		Issuer: "shop", Key: "autumn:user-81:1", TemplateID: 7, UserID: "user-81", BatchID: "autumn",
+		EventID: "evt-1", Trace: trace,
+	}
+	refusal := coupon.Granted{Refused: coupon.CodeQuotaExhausted, Detail: "template_id: 7 has granted its 1000 coupons"}
+	key, id, body, err := c.Refused(grant, refusal, granted)
+	require.NoError(t, err)
+	require.Equal(t, event.KeyRefused, key)
+	require.Regexp(t, `^[0-9a-f]{64}:evt-1:refused$`, id)
+	golden(t, "refused", body)
+	checkEvent(t, body, event.TypeRefused, id, "user-81", trace)
+
+	// The same delivery again: the same answer. Another issuer, key or event: another one.
+	_, again, _, err := c.Refused(grant, refusal, granted)
+	require.NoError(t, err)
+	require.Equal(t, id, again)
+	for _, change := range []func(*coupon.Grant){
+		func(g *coupon.Grant) { g.Issuer = "" },
+		func(g *coupon.Grant) { g.Key = "x" },
+		func(g *coupon.Grant) { g.EventID = "evt-2" },
+		func(g *coupon.Grant) { g.Issuer, g.Key = "shopa", "utumn:user-81:1" },
+	} {
+		other := grant
+		change(&other)
+		_, otherID, _, err := c.Refused(other, refusal, granted)
+		require.NoError(t, err)
+		require.NotEqual(t, id, otherID)
+	}
+
+	_, _, _, err = c.Refused(grant, coupon.Granted{CouponID: 1}, granted)
+	require.ErrorContains(t, err, "was not refused")
+
+	refusal.Detail = strings.Repeat("过", 1000)
+	_, _, body, err = c.Refused(grant, refusal, granted)
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("过", 170), data(t, body)["detail"])
+}
+
+// checkEvent holds an event against its schema and the CloudEvents SDK.
+func checkEvent(t require.TestingT, body []byte, typ, id, user, traceparent string) {
+	s := schema(t, typ)
+	require.NoError(t, validate(s, body))
+	documented := s.Properties["data"].Properties
+	for field := range data(t, body) {
+		require.Contains(t, documented, field, "a field that the schema does not tell of")
+	}
+
+	e := cloudevents.New()
+	require.NoError(t, json.Unmarshal(body, &e))
+	require.NoError(t, e.Validate())
+	require.Equal(t, "1.0", e.SpecVersion())
+	require.Equal(t, typ, e.Type())
+	require.Equal(t, id, e.ID())
+	require.Equal(t, "/lapse/test", e.Source())
+	require.Equal(t, user, e.Extensions()["partitionkey"])
+	if traceparent == "" {
+		require.NotContains(t, e.Extensions(), "traceparent")
+	} else {
+		require.Equal(t, traceparent, e.Extensions()["traceparent"])
+	}
+}
+
+// What the SDK makes of an event and writes again means the same.
+func TestSDKRoundTrip(t *testing.T) {
+	_, _, body, err := codec(t).Transition(transition(toExpired))
+	require.NoError(t, err)
+	e := cloudevents.New()
+	require.NoError(t, json.Unmarshal(body, &e))
+	again, err := json.Marshal(e)
+	require.NoError(t, err)
+	require.JSONEq(t, string(body), string(again))
+	mine, err := event.DecodeExpired(body)
+	require.NoError(t, err)
+	theirs, err := event.DecodeExpired(again)
+	require.NoError(t, err)
+	require.Equal(t, mine, theirs)
+}
+
+func TestNoEventNoTransition(t *testing.T) {
+	c := codec(t)
+	for want, tr := range map[string]coupon.Transition{
+		"none is defined for unused to locked": transition(func(t *coupon.Transition) { t.From, t.To = coupon.Unused, coupon.Locked }),
+		"none is defined for used to expired":  transition(func(t *coupon.Transition) { t.From, t.To = coupon.Used, coupon.Expired }),
+		"without an end cannot expire": transition(func(t *coupon.Transition) {
+			toExpired(t)
+			t.ExpiresAt = coupon.Never
+		}),
+	} {
+		_, _, _, err := c.Transition(tr)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestInstallation(t *testing.T) {
+	for _, good := range []string{"a", "lapse", "eu-1.shop_2", strings.Repeat("x", 63)} {
+		require.NoError(t, event.CheckInstallation(good))
+	}
+	for _, bad := range []string{"", "A", "-a", "a/b", "a b", "a\n", strings.Repeat("x", 64)} {
+		_, err := event.NewCodec(bad)
+		require.ErrorContains(t, err, "installation: must match")
+	}
+}
+
+// Our writer escapes as encoding/json does, whatever the strings hold.
+func TestWriterAgreesWithEncodingJSON(t *testing.T) {
+	c := codec(t)
+	anything := rapid.OneOf(
+		rapid.String(),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
+		rapid.StringOf(rapid.SampledFrom([]rune("\"\\/<>&\x00\b\f\n\r\t\x1f\x7f\u0080\u2027\u2028\u2029\ufffd\uffff😀a"))),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		user, batch := anything.Draw(t, "user"), anything.Draw(t, "batch")
+		tr := transition(toExpired)
+		tr.UserID, tr.BatchID = user, batch
+		tr.CouponID = rapid.Uint64().Draw(t, "id")
+		_, _, body, err := c.Transition(tr)
+		require.NoError(t, err)
+		require.True(t, json.Valid(body))
+		require.Contains(t, string(body), `,"user_id":`+stdlib(t, user)+`,`)
+		if batch != "" {
+			require.Contains(t, string(body), `,"batch_id":`+stdlib(t, batch)+`,`)
+		}
+		require.JSONEq(t, stdlib(t, data(t, body)["user_id"]), stdlib(t, user))
+	})
+}
+
+func stdlib(t require.TestingT, v any) string {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	require.NoError(t, enc.Encode(v))
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// Whatever a transition holds, its event validates, and what is read is what was written.
+func TestExpiredRoundTrip(t *testing.T) {
+	c := codec(t)
+	s := schema(t, event.TypeExpired)
+	rapid.Check(t, func(t *rapid.T) {
+		tr := anyExpiry(t)
+		key, id, body, err := c.Transition(tr)
+		require.NoError(t, err)
+		require.Equal(t, event.KeyExpired, key)
+		require.NoError(t, validate(s, body))
+		got, err := event.DecodeExpired(body)
+		require.NoError(t, err)
+		require.Equal(t, event.Expired{
+			EventID: id, Source: "/lapse/test", Trace: tr.Trace, CouponID: tr.CouponID, UserID: tr.UserID,
+			TemplateID: tr.Terms.TemplateID, BatchID: tr.BatchID, From: tr.From, ExpiresAt: tr.ExpiresAt, ExpiredAt: tr.At,
+			Lateness: tr.Lateness(), Cause: tr.Cause, Version: tr.Version, Value: tr.Terms.Value, Currency: tr.Terms.Currency,
+		}, got)
+	})
+}
+
+// keys draws ids as they may come in.
+func keys(least int) *rapid.Generator[string] {
+	return rapid.StringOfN(rapid.RuneFrom([]rune(`"\/<&'é过😀`+" \u2028\u00a0"), nil...).Filter(func(r rune) bool { return r >= ' ' }), least, 30, 128)
+}
+
+func anyExpiry(t *rapid.T) coupon.Transition {
+	end := time.Unix(rapid.Int64Range(0, 253_370_000_000).Draw(t, "end"), 0).UTC()
+	due := end.Add(time.Duration(rapid.IntRange(0, 539).Draw(t, "spread")) * time.Second)
+	return coupon.Transition{
+		CouponID: rapid.Uint64Min(1).Draw(t, "coupon"),
+		Version:  rapid.Uint32Min(1).Draw(t, "version"),
+		From:     rapid.SampledFrom([]coupon.Status{coupon.Unused, coupon.Locked}).Draw(t, "from"),
+		To:       coupon.Expired,
+		Cause:    rapid.SampledFrom([]coupon.Cause{coupon.CauseLadder, coupon.CauseSweep, coupon.CauseLazy, coupon.CauseLock}).Draw(t, "cause"),
+		UserID:   keys(1).Draw(t, "user"),
+		BatchID:  keys(0).Draw(t, "batch"),
+		Terms: coupon.Terms{
+			TemplateID: rapid.Uint64Min(1).Draw(t, "template"),
+			Value:      rapid.Int64Min(0).Draw(t, "value"),
+			Currency:   rapid.StringMatching(`[A-Z]{3}`).Draw(t, "currency"),
+		},
+		ExpiresAt: end, DueAt: due,
+		At:    due.Add(time.Duration(rapid.Int64Range(-1_000_000, 1_000_000_000).Draw(t, "late")) * time.Millisecond),
+		Trace: rapid.SampledFrom([]string{"", trace}).Draw(t, "trace"),
+	}
+}

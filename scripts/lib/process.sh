@@ -90,15 +90,14 @@ port_inode() {
 
 port_holder() { # INODE: "pid 12 (name)" as far as we may look
   local fd pid
-  for fd in /proc/[0-9]*/fd/*; do
-    if [[ $(readlink "$fd" 2>/dev/null) == "socket:[$1]" ]]; then
-      pid=${fd#/proc/}
-      pid=${pid%%/*}
-      printf 'pid %s (%s)' "$pid" "$(cat "/proc/$pid/comm" 2>/dev/null)"
-      return
-    fi
-  done
-  printf 'a process of another user'
+  fd=$(find /proc/[0-9]*/fd -maxdepth 1 -lname "socket:\\[$1\\]" -print -quit 2>/dev/null || true)
+  if [[ -z $fd ]]; then
+    printf 'a process of another user'
+    return
+  fi
+  pid=${fd#/proc/}
+  pid=${pid%%/*}
+  printf 'pid %s (%s)' "$pid" "$(cat "/proc/$pid/comm" 2>/dev/null || true)"
 }
 
 # port_check PORT WHAT: refuses a port that somebody else holds.

@@ -197,3 +197,14 @@ type Swept struct {
 	Next    Cursor // where to go on
 	More    bool   // the batch was full
 }
+
+// PlanPlace is where a promotion stands (design.md §5).
+type PlanPlace struct {
+	Now          time.Time     // the database's clock of the reading
+	Horizon      time.Duration // 0 = unlimited
+	HorizonSince time.Time     // when it took this value
+	Frontier     time.Time     // end of the last walked slice; zero when there is none
+	Start, End   time.Time     // the slice in hand; equal when there is none
+	Cursor       Cursor        // the last row of it that was published
+	Epoch        uint64        // of the claim
+}

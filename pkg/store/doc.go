@@ -9,7 +9,7 @@
 //   - Every transition is a compare-and-set: its UPDATE repeats the state it leaves, and the number of rows
 //     changed must equal the number decided, else the transaction is rolled back and decided again.
 //   - History and outbox rows are written in the transition's own transaction.
-//   - A transaction lives under TxLimit and never waits for the broker.
+//   - A transaction lives under Config.TxLimit and never waits for the broker.
 //   - Every statement has a name and is registered with define, so that tests can check the whole list: clock
 //     functions, grammar, indexes.
 //

@@ -20,9 +20,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/secret"
 )
 
-// TxLimit is the longest a transaction may live. The planner's guard is validated against it.
-const TxLimit = 10 * time.Second
-
 // Config says how to reach the database.
 type Config struct {
 	Address      string        `koanf:"address"`        // host:port
@@ -34,6 +31,7 @@ type Config struct {
 	ReadTimeout  time.Duration `koanf:"read_timeout"`   // default 12s: above the longest transaction
 	WriteTimeout time.Duration `koanf:"write_timeout"`  // default 5s
 	LockWait     time.Duration `koanf:"lock_wait"`      // innodb_lock_wait_timeout, whole seconds; default 3s
+	TxLimit      time.Duration `koanf:"tx_limit"`       // the longest a transaction may live; the planner's guard counts on it; default 10s
 	Migrate      string        `koanf:"migrate"`        // auto | verify; default verify
 	MigrateLimit time.Duration `koanf:"migrate_within"` // how long start-up may migrate; default 2m
 }
@@ -43,7 +41,7 @@ func DefaultConfig() Config {
 	return Config{
 		Address: "127.0.0.1:3306", User: "lapse", Name: "lapse", MaxOpen: 16,
 		DialTimeout: 3 * time.Second, ReadTimeout: 12 * time.Second, WriteTimeout: 5 * time.Second,
-		LockWait: 3 * time.Second, Migrate: "verify", MigrateLimit: 2 * time.Minute,
+		LockWait: 3 * time.Second, TxLimit: 10 * time.Second, Migrate: "verify", MigrateLimit: 2 * time.Minute,
 	}
 }
 
@@ -72,6 +70,7 @@ func (c Config) Validate() error {
 	between("read_timeout", c.ReadTimeout, time.Second, 5*time.Minute)
 	between("write_timeout", c.WriteTimeout, time.Second, 5*time.Minute)
 	between("lock_wait", c.LockWait, time.Second, 8*time.Second)
+	between("tx_limit", c.TxLimit, time.Second, 30*time.Second)
 	between("migrate_within", c.MigrateLimit, time.Second, time.Hour)
 	if c.Migrate != "auto" && c.Migrate != "verify" {
 		bad("migrate: must be auto or verify, got %q", c.Migrate)
@@ -96,6 +95,7 @@ type Store struct {
 	codec   Codec
 	log     *zap.Logger
 	metrics *metrics
+	limit   time.Duration
 	wake    wake
 	terms   termsCache
 }
@@ -115,7 +115,7 @@ func Open(ctx context.Context, c Config, codec Codec, log *zap.Logger, reg prome
 	pool.SetMaxIdleConns(c.MaxOpen)
 	pool.SetConnMaxIdleTime(9 * time.Second) // below wait_timeout
 	pool.SetConnMaxLifetime(10 * time.Minute)
-	s := &Store{sql: pool, codec: codec, log: log, metrics: newMetrics(reg)}
+	s := &Store{sql: pool, codec: codec, log: log, metrics: newMetrics(reg), limit: c.TxLimit}
 	if err := s.start(ctx, c); err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
@@ -201,7 +201,7 @@ func (s *Store) tx(ctx context.Context, name string, fn func(ctx context.Context
 }
 
 func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, TxLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	tx, err := s.sql.BeginTx(ctx, nil)
 	if err != nil {

@@ -1,0 +1,181 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+//nolint:gochecknoglobals // statements are constants
+var (
+	stmtPlanClaim = define("plan.claim", `UPDATE plan_slice SET owner = ?, epoch = epoch + 1,
+		lease_until = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND
+		WHERE plan = 'promote' AND (owner = ? OR lease_until < UTC_TIMESTAMP(3))`)
+	stmtPlanRead = define("plan.read", `SELECT slice_start, slice_end, cursor_at, cursor_id, epoch, owner, UTC_TIMESTAMP(3)
+		FROM plan_slice WHERE plan = 'promote'`)
+	stmtPlanMove = define("plan.move", `UPDATE plan_slice SET slice_start = ?, slice_end = ?, cursor_at = ?, cursor_id = ?,
+		lease_until = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND WHERE plan = 'promote' AND owner = ? AND epoch = ?`)
+	stmtPlanRelease = define("plan.release", `UPDATE plan_slice SET lease_until = UTC_TIMESTAMP(3) WHERE plan = 'promote' AND owner = ? AND epoch = ?`)
+	stmtSettingPut  = define("plan.setting_put", `INSERT INTO setting (name, value, updated_at) VALUES (?,?,UTC_TIMESTAMP(3))
+		ON DUPLICATE KEY UPDATE updated_at = IF(value = VALUES(value), updated_at, VALUES(updated_at)), value = VALUES(value)`)
+	stmtSettingDrop = define("plan.setting_drop", `DELETE FROM setting WHERE name = ?`)
+	stmtSettingAge  = define("plan.setting_age", `SELECT value, updated_at FROM setting WHERE name = ?`)
+	stmtPlanNext    = define("plan.next", `SELECT (SELECT due_at FROM coupon WHERE status = 1 AND due_at >= ? ORDER BY due_at LIMIT 1), UTC_TIMESTAMP(3)`)
+	stmtPlanPage    = define("plan.page", `SELECT id, version, template_id, revision, expires_at, due_at, UTC_TIMESTAMP(3) FROM coupon
+		WHERE status = 1 AND due_at < ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) ORDER BY due_at, id LIMIT ?`)
+)
+
+// Names of the settings that verbs and planner share (see reachAt).
+const (
+	settingHorizon  = "horizon"
+	settingGuard    = "guard"
+	settingFrontier = "frontier"
+)
+
+// SetHorizon stores how far ahead triggers are published (0 = unlimited) and the guard beyond that. Values equal to
+// the stored ones keep their age.
+func (s *Store) SetHorizon(ctx context.Context, horizon, guard time.Duration) error {
+	return s.tx(ctx, "set horizon", func(ctx context.Context, tx *sql.Tx) error {
+		for name, d := range map[string]time.Duration{settingHorizon: horizon, settingGuard: guard} {
+			if _, err := s.exec(ctx, tx, stmtSettingPut, name, strconv.FormatInt(d.Milliseconds(), 10)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ClaimPlan takes or keeps the promotion for owner; held is false when another pod has it.
+func (s *Store) ClaimPlan(ctx context.Context, owner string, lease time.Duration) (p coupon.PlanPlace, held bool, err error) {
+	err = s.tx(ctx, "claim plan", func(ctx context.Context, tx *sql.Tx) error {
+		n, err := s.exec(ctx, tx, stmtPlanClaim, owner, lease.Microseconds(), owner)
+		if err != nil {
+			return err
+		}
+		held = n == 1
+		if !held {
+			return s.queryRow(ctx, tx, stmtNow, []any{&p.Now})
+		}
+		var who string
+		if err := s.queryRow(ctx, tx, stmtPlanRead, []any{&p.Start, &p.End, &p.Cursor.At, &p.Cursor.ID, &p.Epoch, &who, &p.Now}); err != nil {
+			return err
+		}
+		var value string
+		if err := s.queryRow(ctx, tx, stmtSettingAge, []any{&value, &p.HorizonSince}, settingHorizon); err != nil {
+			return fmt.Errorf("horizon not stored yet: %w", err)
+		}
+		ms, err := settingMillis(map[string]string{settingHorizon: value}, settingHorizon)
+		if err != nil {
+			return err
+		}
+		p.Horizon = time.Duration(ms) * time.Millisecond
+		p.Frontier, err = s.frontier(ctx, tx)
+		return err
+	})
+	return p, held, err
+}
+
+func (s *Store) frontier(ctx context.Context, q querier) (time.Time, error) {
+	values := map[string]string{}
+	err := s.query(ctx, q, stmtReach, func(r *sql.Rows) error {
+		var name, value string
+		if err := r.Scan(&name, &value); err != nil {
+			return err
+		}
+		values[name] = value
+		return nil
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
+	ms, err := settingMillis(values, settingFrontier)
+	if err != nil || ms == 0 {
+		return time.Time{}, err
+	}
+	return time.UnixMilli(ms).UTC(), nil
+}
+
+// MovePlan stores slice, cursor and frontier, if owner still holds the plan at its epoch; false means that another
+// pod has taken over and this one must stop. A zero frontier removes it.
+func (s *Store) MovePlan(ctx context.Context, owner string, p coupon.PlanPlace, lease time.Duration) (held bool, err error) {
+	err = s.tx(ctx, "move plan", func(ctx context.Context, tx *sql.Tx) error {
+		n, err := s.exec(ctx, tx, stmtPlanMove, p.Start, p.End, p.Cursor.At, p.Cursor.ID, lease.Microseconds(), owner, p.Epoch)
+		if err != nil {
+			return err
+		}
+		if held = n == 1; !held {
+			return nil
+		}
+		if p.Frontier.IsZero() {
+			_, err = s.exec(ctx, tx, stmtSettingDrop, settingFrontier)
+			return err
+		}
+		_, err = s.exec(ctx, tx, stmtSettingPut, settingFrontier, strconv.FormatInt(p.Frontier.UnixMilli(), 10))
+		return err
+	})
+	return held, err
+}
+
+// ReleasePlan lets another pod take the plan at once.
+func (s *Store) ReleasePlan(ctx context.Context, owner string, epoch uint64) error {
+	_, err := s.exec(ctx, s.sql, stmtPlanRelease, owner, epoch)
+	return err
+}
+
+// NextDue gives the earliest due instant of an unused coupon from the instant on, coupon.Never when there is none, and
+// the database's clock.
+func (s *Store) NextDue(ctx context.Context, from time.Time) (next, now time.Time, err error) {
+	var due sql.NullTime
+	if err := s.queryRow(ctx, s.sql, stmtPlanNext, []any{&due, &now}, from); err != nil {
+		return next, now, err
+	}
+	if !due.Valid {
+		return coupon.Never, now, nil
+	}
+	return due.Time, now, nil
+}
+
+// PlanPage gives the triggers of up to limit unused coupons that are due before end, behind the cursor, in keyset
+// order, with the cursor behind the last one and the database's clock of the reading.
+func (s *Store) PlanPage(ctx context.Context, end time.Time, from coupon.Cursor, limit int) (ts []coupon.Timed, next coupon.Cursor, now time.Time, err error) {
+	next = from
+	type key struct {
+		id       uint64
+		revision uint32
+	}
+	var templates []key
+	var versions []uint32
+	var ends []time.Time
+	args := after(from, end, limit)
+	err = s.query(ctx, s.sql, stmtPlanPage, func(r *sql.Rows) error {
+		var t coupon.Timed
+		var k key
+		var version uint32
+		var expires time.Time
+		if err := r.Scan(&t.CouponID, &version, &k.id, &k.revision, &expires, &t.At, &now); err != nil {
+			return err
+		}
+		next = coupon.Cursor{At: t.At, ID: t.CouponID}
+		ts, templates, versions, ends = append(ts, t), append(templates, k), append(versions, version), append(ends, expires)
+		return nil
+	}, args...)
+	if err != nil {
+		return nil, from, now, err
+	}
+	for i := range ts {
+		terms, err := s.termsOf(ctx, s.sql, templates[i].id, templates[i].revision)
+		if err != nil {
+			return nil, from, now, err
+		}
+		t := coupon.Trigger{
+			Kind: coupon.KindExpire, CouponID: ts[i].CouponID, At: ends[i], Origin: coupon.OriginLadder,
+			ID: coupon.TriggerID(coupon.SentByPlanner, ts[i].CouponID, versions[i]),
+		}
+		ts[i].ID, ts[i].Kind, ts[i].Class, ts[i].Body = t.ID, t.Kind, terms.Precision.Class(), s.codec.Trigger(t)
+	}
+	return ts, next, now, nil
+}

@@ -96,7 +96,9 @@ func (d Database) Store(t testing.TB) *store.Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	s, err := store.Open(ctx, d.Config, event.NewCodec(Installation), zap.NewNop(), prometheus.NewRegistry())
+	codec, err := event.NewCodec(Installation)
+	require.NoError(t, err)
+	s, err := store.Open(ctx, d.Config, codec, zap.NewNop(), prometheus.NewRegistry())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s

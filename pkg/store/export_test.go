@@ -1,0 +1,35 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// Pool gives the checked connections, to look at their sessions.
+func (s *Store) Pool() *sql.DB { return s.sql }
+
+// Tx is the transaction helper.
+func (s *Store) Tx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	return s.tx(ctx, "test", func(ctx context.Context, tx *sql.Tx) error { return classify(fn(ctx, tx)) })
+}
+
+// IssueStepped issues on a connection whose ids go in steps, as on a node of a cluster.
+func (s *Store) IssueStepped(ctx context.Context, step int, grants []coupon.Grant) ([]coupon.Granted, error) {
+	is := &issue{answers: make([]coupon.Granted, len(grants))}
+	for i := range grants {
+		is.asks = append(is.asks, newAsk(grants[i]))
+	}
+	err := s.tx(ctx, "test", func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SET SESSION auto_increment_increment = ?", step); err != nil {
+			return err
+		}
+		err := s.issueIn(ctx, tx, is)
+		if _, rerr := tx.ExecContext(ctx, "SET SESSION auto_increment_increment = 1"); rerr != nil {
+			return rerr
+		}
+		return err
+	})
+	return is.answers, err
+}

@@ -53,6 +53,20 @@ process_stop() {
   say "stopped $name (pid $pid)"
 }
 
+# process_stop_others ends what was started beside the servers, such as a demo's kept fleet: every
+# other pid file in .stack/run.
+process_stop_others() {
+  local file name
+  for file in "$STACK_DIR"/run/*.pid; do
+    [[ -e $file ]] || continue
+    name=$(basename "$file" .pid)
+    case $name in
+      rabbitmq | epmd | database) ;;
+      *) process_stop "$name" 45 ;;
+    esac
+  done
+}
+
 process_kill() {
   local pid
   process_alive "$1" || die "$1 is not running"

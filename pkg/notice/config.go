@@ -1,0 +1,113 @@
+package notice
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// Config tunes collecting, closing and delivering.
+type Config struct {
+	Consumer broker.ConsumerConfig `koanf:"consumer"`  // of the notice queue; a batch is one transaction, at most 900
+	Quiet    time.Duration         `koanf:"quiet"`     // a window closes so long after its last item; default 30s
+	MaxAge   time.Duration         `koanf:"max_age"`   // … or after its first; default 5m
+	MaxItems int                   `koanf:"max_items"` // … or at once with so many, and the next item opens another; default 500
+	// NotBefore, an RFC 3339 instant, holds back windows that would close before it by quiet or age, so that an end
+	// known in advance, such as a midnight, is told once. Default empty: none.
+	NotBefore string        `koanf:"not_before"`
+	Channels  []string      `koanf:"channels"`     // inbox, log; default both
+	Locale    string        `koanf:"locale"`       // of users who ask for none that there is; default en
+	Batch     int           `koanf:"batch"`        // windows closed, and notices delivered, at a time; default 500
+	Lease     time.Duration `koanf:"lease"`        // how long the pod that closed a window alone may deliver; default 30s
+	PollMin   time.Duration `koanf:"poll_min"`     // the shortest wait between looks for due windows; default 200ms
+	PollMax   time.Duration `koanf:"poll_max"`     // the longest; default 1s
+	Drain     time.Duration `koanf:"drain_within"` // how long work begun may go on at the stop; default 5s
+}
+
+// DefaultConfig gives the documented defaults.
+func DefaultConfig() Config {
+	return Config{
+		Consumer: broker.DefaultConsumerConfig(),
+		Quiet:    30 * time.Second, MaxAge: 5 * time.Minute, MaxItems: 500,
+		Channels: []string{string(coupon.ChannelInbox), string(coupon.ChannelLog)}, Locale: fallback,
+		Batch: 500, Lease: 30 * time.Second, PollMin: 200 * time.Millisecond, PollMax: time.Second, Drain: 5 * time.Second,
+	}
+}
+
+// Validate reports every fault, each beginning with the field's name.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	number := func(field string, v, low, high int) {
+		if v < low || v > high {
+			bad("%s: must be between %d and %d, got %d", field, low, high, v)
+		}
+	}
+	span := func(field string, v, low, high time.Duration) {
+		if v < low || v > high {
+			bad("%s: must be between %s and %s, got %s", field, low, high, v)
+		}
+	}
+	if err := c.Consumer.Validate(); err != nil {
+		bad("consumer: %w", err)
+	}
+	if c.Consumer.Batch > 900 {
+		bad("consumer.batch: must be at most 900, got %d", c.Consumer.Batch)
+	}
+	span("quiet", c.Quiet, 100*time.Millisecond, time.Hour)
+	span("max_age", c.MaxAge, 100*time.Millisecond, 48*time.Hour)
+	if c.MaxAge < c.Quiet {
+		bad("max_age: must be at least quiet (%s), got %s", c.Quiet, c.MaxAge)
+	}
+	number("max_items", c.MaxItems, 1, 10_000)
+	if _, err := c.notBefore(); err != nil {
+		bad("not_before: must be an RFC 3339 instant such as 2026-11-01T00:00:00+08:00, got %q", c.NotBefore)
+	}
+	known := []string{string(coupon.ChannelInbox), string(coupon.ChannelLog)}
+	for i, name := range c.Channels {
+		if !slices.Contains(known, name) {
+			bad("channels: must be of %v, got %q", known, name)
+		}
+		if slices.Contains(c.Channels[:i], name) {
+			bad("channels: must name each once, got %q again", name)
+		}
+	}
+	if len(c.Channels) == 0 {
+		bad("channels: must name one at least, got none")
+	}
+	if locales := Locales(); !slices.Contains(locales, c.Locale) {
+		bad("locale: must be of %v, got %q", locales, c.Locale)
+	}
+	number("batch", c.Batch, 1, 900)
+	span("lease", c.Lease, time.Second, 10*time.Minute)
+	span("poll_min", c.PollMin, 10*time.Millisecond, 10*time.Second)
+	if c.PollMax < c.PollMin || c.PollMax > time.Minute {
+		bad("poll_max: must be between poll_min (%s) and 1m0s, got %s", c.PollMin, c.PollMax)
+	}
+	span("drain_within", c.Drain, 0, time.Minute)
+	return errors.Join(errs...)
+}
+
+func (c Config) notBefore() (time.Time, error) {
+	if c.NotBefore == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, c.NotBefore)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("parse instant: %w", err)
+	}
+	return t.UTC(), nil
+}
+
+// Rules are the windows' rules of a valid Config.
+func (c Config) Rules() coupon.WindowRules {
+	t, err := c.notBefore()
+	if err != nil {
+		t = time.Time{} // Validate has refused it
+	}
+	return coupon.WindowRules{Quiet: c.Quiet, MaxAge: c.MaxAge, MaxItems: c.MaxItems, NotBefore: t}
+}

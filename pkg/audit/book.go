@@ -16,7 +16,7 @@ type book struct {
 	asks   map[string]Ask // by grant key
 	ends   []time.Time    // of the coupons that are to end, sorted up to sorted
 	sorted bool
-	wait   int // asks that are to wait
+	heard  int // events, all of them
 
 	issued   map[string]string // coupon id → grant key, from coupon.issued
 	granted  int               // issued events of coupons that are to end
@@ -62,7 +62,6 @@ func (b *book) expect(asks []Ask) {
 		}
 		b.asks[ask.Key] = ask
 		if ask.Waiting {
-			b.wait++
 			continue
 		}
 		b.ends = append(b.ends, ask.End)
@@ -82,6 +81,7 @@ type envelope struct {
 func (b *book) hear(body []byte, redelivered bool, low, high time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.heard++
 	var e envelope
 	if err := json.Unmarshal(body, &e); err != nil || e.ID == "" || e.Type == "" {
 		b.odd("an event that is no CloudEvent: %.120q", body)
@@ -225,4 +225,11 @@ func counted(m map[string]int) string {
 		keys[i] = fmt.Sprintf("%d × %s", m[k], k)
 	}
 	return strings.Join(keys, ", ")
+}
+
+// Heard counts the events heard so far, of every type, repeats too.
+func (a *Audit) Heard() int {
+	a.book.mu.Lock()
+	defer a.book.mu.Unlock()
+	return a.book.heard
 }

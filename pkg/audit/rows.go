@@ -212,6 +212,7 @@ func (t *tally) row(c *row) {
 func (t *tally) waiting(c *row, ask Ask) {
 	if !t.low.Before(ask.End) { // its own end has come meanwhile
 		t.ended[c.id] = struct{}{}
+		t.Events -= len(t.events[strconv.FormatUint(c.id, 10)])
 		return
 	}
 	t.Details.WaitingAsked++

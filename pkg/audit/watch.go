@@ -56,3 +56,10 @@ func (b *book) ask(key string) (Ask, bool) {
 	ask, ok := b.asks[key]
 	return ask, ok
 }
+
+// Watched counts the rows that the watch saw unusable before their asked end.
+func (a *Audit) Watched() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.watched)
+}

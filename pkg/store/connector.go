@@ -77,7 +77,8 @@ func driverConfig(c Config) *mysql.Config {
 	m.RejectReadOnly = true
 	m.ParseTime = true
 	m.InterpolateParams = true
-	m.MaxAllowedPacket = 0 // ask the server
+	m.Logger = &mysql.NopLogger{} // its errors are returned as well, and standard error is for our own log
+	m.MaxAllowedPacket = 0        // ask the server
 	m.Collation = "utf8mb4_bin"
 	m.Params = map[string]string{
 		"time_zone":                "'+00:00'",

@@ -27,6 +27,7 @@ const (
 	erConnKilled     = 1927 // MariaDB: connection was killed
 	erQueryTimeout   = 3024
 	erAccessDenied   = 1045
+	erCheckViolated  = 3819 // MySQL gives it the SQLSTATE HY000
 )
 
 // classify wraps a driver's error once with the class that callers act on. Errors without a class pass unchanged.
@@ -62,6 +63,8 @@ func classifyServer(my *mysql.MySQLError) error {
 		return fmt.Errorf("%w: %w", coupon.ErrUnavailable, my)
 	case erDupEntry:
 		return fmt.Errorf("%w: %w: %w", coupon.ErrIntegrity, coupon.ErrConflict, my)
+	case erCheckViolated:
+		return fmt.Errorf("%w: %w", coupon.ErrIntegrity, my)
 	}
 	// Class 22 (data exception) and 23 (integrity constraint) of SQLSTATE: the row itself is refused.
 	if my.SQLState[0] == '2' && (my.SQLState[1] == '2' || my.SQLState[1] == '3') {

@@ -1,0 +1,134 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/store"
+	"github.com/lapsehq/lapse/pkg/telemetry"
+)
+
+// Common is what every worker of an installation is told. Installation, prefix, ladder and delay must be the same for all of
+// them.
+type Common struct {
+	// Installation names this installation in the source of its events (/lapse/<installation>). Required; never change it:
+	// consumers tell events apart by it.
+	Installation string `koanf:"installation"`
+	// Prefix begins the name of everything in the broker, so that installations can share one. Default lapse.
+	Prefix   string                `koanf:"prefix"`
+	Log      telemetry.LogConfig   `koanf:"log"`
+	Admin    telemetry.AdminConfig `koanf:"admin"`
+	Shutdown ShutdownConfig        `koanf:"shutdown"`
+	Broker   broker.Config         `koanf:"broker"`
+	Database store.Config          `koanf:"database"`
+	Ladder   ladder.Config         `koanf:"ladder"`
+	Delay    DelayConfig           `koanf:"delay"`
+}
+
+// ShutdownConfig says how a worker goes.
+type ShutdownConfig struct {
+	// Propagate is how long /readyz says no before anything stops, so that load balancers have seen it. Default 0s.
+	Propagate time.Duration `koanf:"propagate"`
+}
+
+// Validate reports every fault.
+func (c ShutdownConfig) Validate() error {
+	if c.Propagate < 0 || c.Propagate > time.Minute {
+		return fmt.Errorf("propagate: must be between 0s and 1m, got %s", c.Propagate)
+	}
+
+	return nil
+}
+
+// Mechanisms of delay.
+const (
+	MechanismLadder = "ladder" // triggers wait in RabbitMQ
+	MechanismSweep  = "sweep"  // nothing waits anywhere: the sweep of the due_at index does all of it
+)
+
+// DelayConfig says what makes a coupon's end be noticed in time.
+type DelayConfig struct {
+	// Mechanism is ladder or sweep. Default ladder.
+	Mechanism string `koanf:"mechanism"`
+}
+
+// Validate reports every fault.
+func (c DelayConfig) Validate() error {
+	if c.Mechanism != MechanismLadder && c.Mechanism != MechanismSweep {
+		return fmt.Errorf("mechanism: must be %s or %s, got %q", MechanismLadder, MechanismSweep, c.Mechanism)
+	}
+
+	return nil
+}
+
+// DefaultCommon returns the defaults of every worker; installation, broker.url and the database's password have none.
+func DefaultCommon() Common {
+	return Common{
+		Prefix: "lapse",
+		Log:    telemetry.DefaultLogConfig(), Admin: telemetry.DefaultAdminConfig(),
+		Broker: broker.DefaultConfig(), Database: store.DefaultConfig(), Ladder: ladder.DefaultConfig(),
+		Delay: DelayConfig{Mechanism: MechanismLadder},
+	}
+}
+
+// AdminAddress is where the worker's admin server listens.
+func (c Common) AdminAddress() string { return c.Admin.Address }
+
+// Hidden are the keys that follow from others.
+func (Common) Hidden() map[string]string { return map[string]string{"ladder.prefix": "prefix"} }
+
+// Derive fills in what follows from other keys.
+func (c *Common) Derive() { c.Ladder.Prefix = c.Prefix }
+
+var installationPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// Validate reports the faults that no section can see by itself.
+func (c Common) Validate() error {
+	if !installationPattern.MatchString(c.Installation) {
+		return fmt.Errorf("installation: must be set, to 1 to 63 of a-z, 0-9, dot, dash and underscore, got %q", c.Installation)
+	}
+
+	return nil
+}
+
+// Publisher is the configuration of cmd/publisher.
+type Publisher struct {
+	Common `koanf:",squash"`
+}
+
+// DefaultPublisher returns the defaults.
+func DefaultPublisher() Publisher {
+	c := Publisher{Common: DefaultCommon()}
+	c.Admin.Address = ":9101"
+
+	return c
+}
+
+// Expirer is the configuration of cmd/expirer.
+type Expirer struct {
+	Common `koanf:",squash"`
+}
+
+// DefaultExpirer returns the defaults.
+func DefaultExpirer() Expirer {
+	c := Expirer{Common: DefaultCommon()}
+	c.Admin.Address = ":9102"
+
+	return c
+}
+
+// Notifier is the configuration of cmd/notifier.
+type Notifier struct {
+	Common `koanf:",squash"`
+}
+
+// DefaultNotifier returns the defaults.
+func DefaultNotifier() Notifier {
+	c := Notifier{Common: DefaultCommon()}
+	c.Admin.Address = ":9103"
+
+	return c
+}

@@ -15,7 +15,7 @@ import (
 func (c *Client) Depths(ctx context.Context, queues []string) (map[string]int, error) {
 	counts := make([]int, len(queues))
 	err := c.with(ctx, "depths", func(s *session) error {
-		return c.onChannels(ctx, s, len(queues), func(ch *amqp.Channel, i int) error {
+		return c.onChannels(ctx, s, declareChannels, len(queues), func(ch *amqp.Channel, i int) error {
 			q, err := ch.QueueDeclarePassive(queues[i], true, false, false, false, nil)
 			if err != nil {
 				counts[i] = -1
@@ -38,7 +38,7 @@ func (c *Client) Depths(ctx context.Context, queues []string) (map[string]int, e
 func (c *Client) Purge(ctx context.Context, queue string) (int, error) {
 	var n int
 	err := c.with(ctx, "purge", func(s *session) error {
-		return c.onChannels(ctx, s, 1, func(ch *amqp.Channel, _ int) error {
+		return c.onChannels(ctx, s, 1, 1, func(ch *amqp.Channel, _ int) error {
 			var err error
 			if n, err = ch.QueuePurge(queue, false); err != nil {
 				return fmt.Errorf("purging %s: %w", queue, err)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -27,11 +28,12 @@ const patience = 30 * time.Second
 // env is a ladder with a prefix of its own on the real broker.
 type env struct {
 	testing.TB
-	ladder *ladder.Ladder
-	plan   ladder.Plan
-	cfg    broker.Config
-	log    *zap.Logger
-	direct *broker.Client // not through any proxy; used to look and to clean up
+	ladder  *ladder.Ladder
+	plan    ladder.Plan
+	cfg     broker.Config
+	log     *zap.Logger
+	metrics *prometheus.Registry // of direct
+	direct  *broker.Client       // not through any proxy; used to look and to clean up
 }
 
 // newEnv declares a small ladder: seconds only, unless levels are given.
@@ -57,7 +59,9 @@ func newEnv(t testing.TB) *env {
 	e.ladder, err = ladder.New(lc)
 	require.NoError(t, err)
 	e.plan = e.ladder.Plan()
-	e.direct = e.client(e.cfg)
+	e.metrics = prometheus.NewRegistry()
+	e.direct, err = broker.New(e.cfg, broker.Options{Role: "test", Plan: e.plan, Log: e.log, Registerer: e.metrics})
+	require.NoError(t, err)
 	require.NoError(t, e.direct.Declare(e.ctx(), e.plan))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -149,4 +153,40 @@ func noErrors(t testing.TB, errs []error) {
 	for i, err := range errs {
 		require.NoError(t, err, "message %d", i)
 	}
+}
+
+// counter reads the direct client's series with exactly these label values.
+func (e *env) counter(name string, labels ...string) float64 {
+	e.Helper()
+	families, err := e.metrics.Gather()
+	require.NoError(e, err)
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			matching := 0
+			for _, l := range m.GetLabel() {
+				if slices.Contains(labels, l.GetValue()) {
+					matching++
+				}
+			}
+			if matching == len(labels) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	require.Fail(e, "no such series", "%s %v", name, labels)
+	return 0
+}
+
+// only is the part of the plan that is one queue.
+func (e *env) only(queue string) ladder.Plan {
+	for _, q := range e.plan.Queues {
+		if q.Name == queue {
+			return ladder.Plan{Queues: []ladder.Queue{q}}
+		}
+	}
+	require.Fail(e, "no such queue in the plan", queue)
+	return ladder.Plan{}
 }

@@ -19,6 +19,7 @@ import (
 // can be unread, and both listeners have that capacity, so the library never
 // waits for us (it would drop a return after 5 s).
 type lane struct {
+	p       *Publisher
 	s       *session
 	ch      *amqp.Channel
 	pending chan entry
@@ -39,7 +40,7 @@ type returned struct{ id, exchange, key string }
 // It says whether it confirmed anything; err is nil if ctx ended.
 func (p *Publisher) runLane(ctx context.Context, s *session) (confirmed bool, err error) {
 	window := p.c.cfg.Window
-	l := &lane{s: s, pending: make(chan entry, window), idle: make(chan struct{}, 1), dead: make(chan struct{})}
+	l := &lane{p: p, s: s, pending: make(chan entry, window), idle: make(chan struct{}, 1), dead: make(chan struct{})}
 	var (
 		confirms chan amqp.Confirmation
 		returns  chan amqp.Return
@@ -58,6 +59,7 @@ func (p *Publisher) runLane(ctx context.Context, s *session) (confirmed bool, er
 	if err != nil {
 		return false, fmt.Errorf("opening a publishing channel: %w", err)
 	}
+	p.lane(+1)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -73,6 +75,7 @@ func (p *Publisher) runLane(ctx context.Context, s *session) (confirmed bool, er
 			l.send(j)
 		}
 	}
+	p.lane(-1)
 	l.drain(p.c.cfg.DrainTimeout)
 	close(l.pending)
 	// Closing the channel ends its listeners, and with them settle.
@@ -98,6 +101,7 @@ func (l *lane) send(j *job) {
 			j.refuse(err)
 			return
 		}
+		l.p.flying.Add(1)
 		m := &j.msgs[i]
 		if err := l.ch.Publish(m.Exchange, m.Key, m.Mandatory, false, j.ready[i]); err != nil {
 			// Headers were validated, so this is the end of the channel; were
@@ -159,6 +163,7 @@ func (l *lane) settle(confirms <-chan amqp.Confirmation, returns <-chan amqp.Ret
 			}
 		}
 		e := <-l.pending
+		l.p.flying.Add(-1)
 		e.j.settle(e.i, verdict(&e.j.msgs[e.i], c.Ack, back))
 		l.any = l.any || c.Ack
 		if len(l.pending) == 0 {
@@ -174,6 +179,7 @@ func (l *lane) settle(confirms <-chan amqp.Confirmation, returns <-chan amqp.Ret
 	}
 	close(l.dead)
 	for e := range l.pending {
+		l.p.flying.Add(-1)
 		e.j.settle(e.i, fmt.Errorf("%w: %w", ErrUnknown, l.why))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
@@ -17,9 +18,11 @@ type Publisher struct {
 	c       *Client
 	jobs    chan *job
 	stopped chan struct{}
+	flying  atomic.Int64
 
 	mu      sync.Mutex
 	sess    *session      // nil: not connected
+	open    int           // channels of sess that take messages
 	changed chan struct{} // closed and replaced whenever sess changes
 }
 
@@ -114,7 +117,15 @@ func (p *Publisher) lanes(ctx context.Context, s *session) {
 
 func (p *Publisher) use(s *session) {
 	p.mu.Lock()
-	p.sess = s
+	p.sess, p.open = s, 0
+	p.mu.Unlock()
+	p.notify()
+}
+
+// lane counts the channels that take messages.
+func (p *Publisher) lane(change int) {
+	p.mu.Lock()
+	p.open += change
 	p.mu.Unlock()
 	p.notify()
 }
@@ -131,7 +142,7 @@ func (p *Publisher) notify() {
 func (p *Publisher) status() (error, <-chan struct{}) { //nolint:revive // the channel belongs to the state
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sess == nil {
+	if p.sess == nil || p.open <= 0 {
 		return ErrNotSent, p.changed
 	}
 	if reason, _ := p.sess.state(); reason != "" {
@@ -149,6 +160,9 @@ func (p *Publisher) Ready() error {
 // Blocked says whether the broker blocks publishing now (resource alarm). It
 // tells a connection so only once that has tried to publish.
 func (p *Publisher) Blocked() bool { return errors.Is(p.Ready(), ErrBlocked) }
+
+// InFlight is how many messages have been sent and not confirmed yet.
+func (p *Publisher) InFlight() int { return int(p.flying.Load()) }
 
 // WaitReady waits until Ready is nil or ctx ends.
 func (p *Publisher) WaitReady(ctx context.Context) error {

@@ -91,7 +91,7 @@ func (c *Codec) issued(t *coupon.Transition) (string, []byte) {
 	w.field("issuer", t.Issuer)
 	w.number("revision", int64(t.Terms.Revision))
 	w.instant("valid_from", t.ValidFrom, milliseconds)
-	w.end("expires_at", t.ExpiresAt)
+	w.expiresAt(t.ExpiresAt)
 	w.instant("granted_at", t.At, milliseconds)
 	return id, w.money(t.Terms).close()
 }
@@ -100,7 +100,7 @@ func (c *Codec) released(t *coupon.Transition) (string, []byte) {
 	w, id := c.ofCoupon(t, TypeReleased, "released")
 	w.field("from", t.From.String())
 	w.optional("order_id", t.OrderID)
-	w.end("expires_at", t.ExpiresAt)
+	w.expiresAt(t.ExpiresAt)
 	w.instant("released_at", t.At, milliseconds)
 	w.field("cause", string(t.Cause))
 	return id, w.money(t.Terms).close()
@@ -109,7 +109,7 @@ func (c *Codec) released(t *coupon.Transition) (string, []byte) {
 func (c *Codec) expired(t *coupon.Transition) (string, []byte) {
 	w, id := c.ofCoupon(t, TypeExpired, "expired")
 	w.field("from", t.From.String())
-	w.end("expires_at", t.ExpiresAt)
+	w.expiresAt(t.ExpiresAt)
 	w.instant("expired_at", t.At, milliseconds)
 	w.number("lateness_ms", t.Lateness().Milliseconds())
 	w.field("cause", string(t.Cause))
@@ -179,7 +179,7 @@ func (c *Codec) Grants(id string, at time.Time, grants []coupon.Grant) ([]byte, 
 			w.instant("valid_from", g.ValidFrom, milliseconds)
 		}
 		if !g.ExpiresAt.IsZero() {
-			w.end("expires_at", g.ExpiresAt)
+			w.expiresAt(g.ExpiresAt)
 		}
 		w.raw(`}`)
 	}

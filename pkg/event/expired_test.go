@@ -12,7 +12,7 @@ import (
 func TestDecodeExpiredErrors(t *testing.T) {
 	good := string(sample(t, "expired"))
 	s := schema(t, event.TypeExpired)
-	swap := func(old, new string) string { return strings.Replace(good, old, new, 1) }
+	swap := func(from, to string) string { return strings.Replace(good, from, to, 1) }
 	for _, tt := range []struct {
 		body, want string
 		kind       error

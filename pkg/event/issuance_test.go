@@ -61,7 +61,7 @@ func TestEventIDOfPlainBodies(t *testing.T) {
 func TestDecodeIssuanceErrors(t *testing.T) {
 	s := schema(t, event.TypeGrant)
 	const good = `{"specversion":"1.0","id":"e","source":"/s","type":"coupon.grant.v1","data":{"grant_key":"k","template_id":"7","user_id":"u"}}`
-	swap := func(old, new string) string { return strings.Replace(good, old, new, 1) }
+	swap := func(from, to string) string { return strings.Replace(good, from, to, 1) }
 	in, err := event.DecodeIssuance([]byte(good), event.ContentType, "")
 	require.NoError(t, err)
 	require.Len(t, in.Grants, 1)
@@ -113,7 +113,7 @@ func cutTo(s string) string { return s[:min(len(s), 200)] }
 func TestBadMembers(t *testing.T) {
 	s := schema(t, event.TypeGrant)
 	const good = `{"grant_key":"k","template_id":"7","user_id":"u"}`
-	swap := func(old, new string) string { return strings.Replace(good, old, new, 1) }
+	swap := func(from, to string) string { return strings.Replace(good, from, to, 1) }
 	for _, tt := range []struct {
 		member, want string
 		schemaTakes  bool

@@ -37,7 +37,7 @@ func schema(t require.TestingT, name string) *jsonschema.Schema {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {
-		raw, err := os.ReadFile(file)
+		raw, err := os.ReadFile(file) //nolint:gosec // of the repository
 		require.NoError(t, err)
 		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 		require.NoError(t, err)
@@ -62,7 +62,7 @@ func golden(t *testing.T, name string, got []byte) {
 	if *update {
 		require.NoError(t, os.WriteFile(file, append(bytes.Clone(got), '\n'), 0o600))
 	}
-	want, err := os.ReadFile(file)
+	want, err := os.ReadFile(file) //nolint:gosec // of the repository
 	require.NoError(t, err)
 	require.Equal(t, string(bytes.TrimSuffix(want, []byte("\n"))), string(got))
 }

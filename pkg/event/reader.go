@@ -182,7 +182,7 @@ func unquote(raw []byte) string {
 	return s
 }
 
-func (o *object) fail(field string, reason string) { o.failAs(ErrMalformed, field, reason) }
+func (o *object) fail(field, reason string) { o.failAs(ErrMalformed, field, reason) }
 
 func (o *object) failAs(kind error, field, reason string) {
 	e := &FieldError{Field: o.path + field, Reason: reason, Kind: kind}

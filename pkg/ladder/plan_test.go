@@ -211,8 +211,10 @@ func TestPlanArguments(t *testing.T) {
 			}), queue.Args, queue.Name)
 		case ladder.RoleParked:
 			require.Equal(t, with(map[string]any{"x-delivery-limit": int64(100_000)}), queue.Args)
-		default:
+		case ladder.RoleDue, ladder.RoleUnroutable, ladder.RoleIntake, ladder.RoleNotice:
 			require.Equal(t, work, queue.Args, queue.Name)
+		default:
+			require.FailNow(t, "a queue without a role", queue.Name)
 		}
 	}
 	require.Equal(t, map[ladder.Role]int{

@@ -111,11 +111,15 @@ func (k Key) String() string {
 	var buf [48]byte
 	b := buf[:0]
 	for _, digit := range k.Digits {
-		b = append(b, '0'+byte(digit/10), '0'+byte(digit%10), '.')
+		b = append(appendTwo(b, digit), '.')
 	}
 	b = append(b, k.Kind...)
-	b = append(b, '.', byte(k.Class), '.', '0'+byte(k.Partition/10), '0'+byte(k.Partition%10))
-	return string(b)
+	b = append(b, '.', byte(k.Class), '.')
+	return string(appendTwo(b, k.Partition))
+}
+
+func appendTwo(b []byte, n int) []byte {
+	return append(b, '0'+byte(n/10), '0'+byte(n%10)) //nolint:gosec // digits and partitions are below 100
 }
 
 // ParseKey reads a routing key of the ladder; it takes exactly what String

@@ -1,0 +1,254 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+const refusalLimit = 20
+
+// fakeStore is the outbox in memory; it passes the same conformance suite as the real store.
+type fakeStore struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	next   uint64
+	rows   []coupon.Outgoing
+	parked []uint64
+	owner  [coupon.Partitions]string
+	until  [coupon.Partitions]time.Time
+	asked  map[string]time.Time
+	fail   error // of every call
+	reads  int
+}
+
+func newFakeStore(now func() time.Time) *fakeStore {
+	return &fakeStore{now: now, asked: make(map[string]time.Time)}
+}
+
+func (f *fakeStore) insert(rows ...coupon.Outgoing) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range rows {
+		f.next++
+		r.ID = f.next
+		f.rows = append(f.rows, r)
+	}
+}
+
+func (f *fakeStore) left() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.rows)
+}
+
+func (f *fakeStore) break_(err error) { //nolint:revive // break is a keyword
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = err
+}
+
+func (f *fakeStore) ClaimParts(_ context.Context, owner string, lease time.Duration) (coupon.OutboxClaim, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return coupon.OutboxClaim{}, f.fail
+	}
+	now := f.now()
+	var c coupon.OutboxClaim
+	live := []string{owner}
+	for p, o := range f.owner {
+		if o == owner {
+			f.until[p] = now.Add(lease)
+			c.Parts = append(c.Parts, p)
+		} else if o != "" && f.until[p].After(now) {
+			live = append(live, o)
+		}
+	}
+	if len(c.Parts) == 0 {
+		f.asked[owner] = now.Add(lease)
+	}
+	for o, until := range f.asked {
+		if until.After(now) {
+			live = append(live, o)
+		}
+	}
+	slices.Sort(live)
+	live = slices.Compact(live)
+	c.Live = len(live)
+	share := coupon.Partitions / len(live)
+	if slices.Index(live, owner) < coupon.Partitions%len(live) {
+		share++
+	}
+	if len(c.Parts) > share {
+		c.Surplus = slices.Clone(c.Parts[share:])
+	}
+	for p := range f.owner {
+		if len(c.Parts) < share && f.owner[p] != owner && !f.until[p].After(now) {
+			f.owner[p], f.until[p] = owner, now.Add(lease)
+			c.Parts = append(c.Parts, p)
+		}
+	}
+	slices.Sort(c.Parts)
+	return c, nil
+}
+
+func (f *fakeStore) ReleaseParts(_ context.Context, owner string, parts []int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range parts {
+		if f.owner[p] == owner {
+			f.owner[p], f.until[p] = "", time.Time{}
+		}
+	}
+	return f.fail
+}
+
+func (f *fakeStore) LeaveParts(_ context.Context, owner string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for p, o := range f.owner {
+		if o == owner {
+			f.owner[p], f.until[p] = "", time.Time{}
+		}
+	}
+	delete(f.asked, owner)
+	return f.fail
+}
+
+func (f *fakeStore) OutboxBatch(_ context.Context, lane int, from []coupon.OutboxCursor, limit int) (
+	rows []coupon.Outgoing, now time.Time, rest []coupon.OutboxCursor, err error,
+) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads++
+	if f.fail != nil || len(from) == 0 {
+		return nil, now, nil, f.fail
+	}
+	each := (limit + len(from) - 1) / len(from)
+	for _, c := range from {
+		n := 0
+		for _, r := range f.rows {
+			if r.Lane != lane || r.Part != c.Part || r.ID <= c.After || n == each {
+				continue
+			}
+			rows = append(rows, r)
+			if n++; n == each {
+				rest = append(rest, coupon.OutboxCursor{Part: c.Part, After: r.ID})
+			}
+		}
+	}
+	if len(rows) > 0 {
+		now = f.now()
+	}
+	return rows, now, rest, nil
+}
+
+func (f *fakeStore) DeleteOutbox(_ context.Context, lane int, confirmed map[int][]uint64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return f.fail
+	}
+	f.rows = slices.DeleteFunc(f.rows, func(r coupon.Outgoing) bool {
+		return r.Lane == lane && slices.Contains(confirmed[r.Part], r.ID)
+	})
+	return nil
+}
+
+func (f *fakeStore) RefuseOutbox(_ context.Context, lane int, refused map[int][]coupon.OutboxRefusal) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return 0, f.fail
+	}
+	parked := len(f.parked)
+	f.rows = slices.DeleteFunc(f.rows, func(r coupon.Outgoing) bool {
+		return r.Lane == lane && r.Refused == refusalLimit-1 && isIn(refused, r) && f.park(r.ID)
+	})
+	for i, r := range f.rows {
+		if r.Lane == lane && isIn(refused, r) {
+			f.rows[i].Refused++
+		}
+	}
+	return len(f.parked) - parked, nil
+}
+
+func (f *fakeStore) park(id uint64) bool {
+	f.parked = append(f.parked, id)
+	return true
+}
+
+func isIn(refused map[int][]coupon.OutboxRefusal, r coupon.Outgoing) bool {
+	return slices.ContainsFunc(refused[r.Part], func(x coupon.OutboxRefusal) bool { return x.ID == r.ID })
+}
+
+// fakeBroker notes what was sent, in order, and answers as it is told. It is both the delay mechanism and the events'
+// publisher.
+type fakeBroker struct {
+	mu     sync.Mutex
+	sent   []string
+	at     []time.Time // the clock that Deliver was given
+	calls  int
+	answer func(id string, nth int) error // nth time that this id is sent; nil: all confirmed
+	times  map[string]int
+	enter  func(calls int) // called before each call, without the lock
+}
+
+func (b *fakeBroker) send(ids []string) []error {
+	b.mu.Lock()
+	b.calls++
+	calls, enter := b.calls, b.enter
+	b.mu.Unlock()
+	if enter != nil {
+		enter(calls)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.times == nil {
+		b.times = make(map[string]int)
+	}
+	errs := make([]error, len(ids))
+	for i, id := range ids {
+		b.times[id]++
+		if b.answer != nil {
+			errs[i] = b.answer(id, b.times[id])
+		}
+		if errs[i] == nil || errors.Is(errs[i], broker.ErrUnknown) {
+			b.sent = append(b.sent, id)
+		}
+	}
+	return errs
+}
+
+func (b *fakeBroker) list() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.sent)
+}
+
+func (b *fakeBroker) Publish(_ context.Context, ms []broker.Message) []error {
+	ids := make([]string, len(ms))
+	for i, m := range ms {
+		ids[i] = m.ID
+	}
+	return b.send(ids)
+}
+
+func (b *fakeBroker) Deliver(_ context.Context, now time.Time, ts []coupon.Timed) []error {
+	ids := make([]string, len(ts))
+	for i, x := range ts {
+		ids[i] = x.ID
+	}
+	errs := b.send(ids)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.at = append(b.at, now)
+	return errs
+}

@@ -1,0 +1,329 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/outbox"
+)
+
+func event(c uint64, n int) coupon.Outgoing {
+	return coupon.Outgoing{Lane: coupon.LaneEvent, Part: coupon.Partition(c), CouponID: c, MsgID: fmt.Sprintf("%d:%d", c, n), Key: "coupon.expired"}
+}
+
+func trigger(c uint64) coupon.Outgoing {
+	return coupon.Outgoing{Lane: coupon.LaneTrigger, Part: coupon.Partition(c), CouponID: c, MsgID: fmt.Sprintf("v%d", c), Key: "expire", Class: 'x'}
+}
+
+// bench is one relay on fakes, in a synctest bubble.
+type bench struct {
+	store *fakeStore
+	mq    *fakeBroker
+	wake  chan struct{}
+	logs  *observer.ObservedLogs
+	cfg   outbox.Config
+	stop  func()
+}
+
+func onFakes(t *testing.T, prepare func(*bench), run func(*bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zapcore.InfoLevel)
+		b := &bench{store: newFakeStore(time.Now), mq: &fakeBroker{}, wake: make(chan struct{}, 1), logs: logs, cfg: outbox.DefaultConfig()}
+		prepare(b)
+		r, err := outbox.New(b.cfg, outbox.Deps{
+			Owner: "pod", Store: b.store, Delay: b.mq, Events: b.mq, Exchange: "p.events", Wake: b.wake,
+			Log: zap.New(core), Registerer: prometheus.NewRegistry(),
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		b.stop = func() {
+			cancel()
+			require.NoError(t, <-ended)
+			ended <- nil
+		}
+		run(b)
+		b.stop()
+		for p := range b.store.owner {
+			require.Empty(t, b.store.owner[p], "partitions are given up")
+		}
+	})
+}
+
+// in lets the time pass.
+func in(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestTriggersGoFirst(t *testing.T) {
+	t.Parallel()
+	onFakes(t, func(b *bench) {
+		b.store.insert(event(1, 1), event(2, 1), trigger(1), trigger(2))
+	}, func(b *bench) {
+		in(time.Second)
+		require.Equal(t, []string{"v1", "v2", "1:1", "2:1"}, b.mq.list())
+		require.Zero(t, b.store.left())
+		b.store.insert(event(3, 1))
+		b.wake <- struct{}{}
+		synctest.Wait()
+		require.Equal(t, "3:1", b.mq.list()[4], "a commit wakes the relay at once")
+	})
+}
+
+func TestIdleCostsLittleAndForeignRowsAreFound(t *testing.T) {
+	t.Parallel()
+	onFakes(t, func(*bench) {}, func(b *bench) {
+		in(time.Minute)
+		before := b.store.reads
+		in(time.Minute)
+		require.LessOrEqual(t, b.store.reads-before, 4*60+2, "two statements every idle_poll")
+		b.store.insert(event(1, 1)) // by another process: no wake
+		in(b.cfg.IdlePoll)
+		require.Zero(t, b.store.left())
+		for range 20 {
+			in(b.cfg.Poll)
+			b.store.insert(event(1, 2))
+			in(b.cfg.Poll)
+			require.Zero(t, b.store.left(), "more of them are expected, and found at the quick pace")
+		}
+	})
+}
+
+// While a coupon's event fails, its later ones wait, in later batches too; the others of the partition go on.
+func TestLaterEventsOfACouponNeverOvertake(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{"refused": broker.ErrNacked, "unknown": broker.ErrUnknown, "not sent": broker.ErrNotSent} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onFakes(t, func(b *bench) {
+				b.cfg.Batch = 32
+				for n := 1; n <= 10; n++ {
+					b.store.insert(event(16, n), event(32, n), event(48, n))
+				}
+				b.mq.answer = func(id string, nth int) error {
+					if (id == "16:1" || id == "16:5") && nth <= 3 {
+						return failure
+					}
+					return nil
+				}
+			}, func(b *bench) {
+				in(time.Minute)
+				require.Zero(t, b.store.left())
+				requireOrder(t, b.mq.list(), 3, 10)
+			})
+		})
+	}
+}
+
+// requireOrder demands each coupon's events 1…each at least once, their first appearances in order.
+func requireOrder(t testing.TB, ids []string, coupons, each int) (repeats int) {
+	t.Helper()
+	next, seen := make(map[uint64]int), make(map[string]bool)
+	for _, id := range ids {
+		if seen[id] {
+			repeats++
+			continue
+		}
+		seen[id] = true
+		var c uint64
+		var n int
+		_, err := fmt.Sscanf(id, "%d:%d", &c, &n)
+		require.NoError(t, err)
+		next[c]++
+		require.Equal(t, next[c], n, "coupon %d: %v", c, ids[max(0, len(ids)-20):])
+	}
+	require.Len(t, seen, coupons*each)
+	return repeats
+}
+
+func TestRefusedRowIsParkedAndItsPartitionGoesOn(t *testing.T) {
+	t.Parallel()
+	onFakes(t, func(b *bench) {
+		b.store.insert(event(16, 1), event(16, 2), event(32, 1))
+		b.mq.answer = func(id string, _ int) error {
+			if id == "16:1" {
+				return fmt.Errorf("%w: no binding", broker.ErrReturned)
+			}
+			return nil
+		}
+	}, func(b *bench) {
+		in(time.Second)
+		require.Equal(t, []string{"32:1"}, b.mq.list(), "the partition goes on")
+		require.Less(t, b.mq.times["16:1"], 6, "not a hot loop")
+		in(10 * time.Minute)
+		require.Equal(t, []string{"32:1", "16:2"}, b.mq.list())
+		require.Equal(t, []uint64{1}, b.store.parked)
+		require.Equal(t, refusalLimit, b.mq.times["16:1"])
+		require.Len(t, b.logs.FilterMessageSnippet("parked").All(), 1)
+	})
+}
+
+func TestBrokerAwayCostsWaitingOnly(t *testing.T) {
+	t.Parallel()
+	away := true
+	onFakes(t, func(b *bench) {
+		for c := range 100 {
+			b.store.insert(event(uint64(c), 1), trigger(uint64(c))) //nolint:gosec // small
+		}
+		b.mq.answer = func(string, int) error {
+			if away {
+				return broker.ErrBlocked
+			}
+			return nil
+		}
+	}, func(b *bench) {
+		in(10 * time.Minute)
+		require.Equal(t, 200, b.store.left())
+		for _, r := range b.store.rows {
+			require.Zero(t, r.Refused)
+		}
+		require.Less(t, b.mq.calls, 400, "it waits between attempts")
+		require.Less(t, len(b.logs.All()), 15, "told once, then every minute")
+		b.mq.mu.Lock()
+		away = false
+		b.mq.mu.Unlock()
+		in(10 * time.Second)
+		require.Zero(t, b.store.left())
+		require.NotEmpty(t, b.logs.FilterMessageSnippet("again").All())
+	})
+}
+
+func TestDatabaseAwayCostsWaitingOnly(t *testing.T) {
+	t.Parallel()
+	onFakes(t, func(b *bench) {
+		b.store.break_(errors.New("gone"))
+		b.store.insert(event(1, 1))
+	}, func(b *bench) {
+		in(5 * time.Minute)
+		require.Less(t, len(b.logs.All()), 15)
+		require.Empty(t, b.mq.list())
+		b.store.break_(nil)
+		in(10 * time.Second)
+		require.Equal(t, []string{"1:1"}, b.mq.list())
+	})
+}
+
+// The clock that delays are computed from is the database's, going on while the batch waits.
+func TestDelaysAreComputedFromTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	const ahead = 13 * time.Hour
+	onFakes(t, func(b *bench) {
+		b.cfg.Batch = 1
+		b.store.now = func() time.Time { return time.Now().Add(ahead) }
+		for range 3 {
+			b.store.insert(trigger(1))
+		}
+		b.mq.enter = func(int) { time.Sleep(3 * time.Second) } // the next batch has been read by then
+	}, func(b *bench) {
+		in(time.Minute)
+		require.Len(t, b.mq.at, 3)
+		for i, at := range b.mq.at[1:] {
+			require.GreaterOrEqual(t, at.Sub(b.mq.at[i]), 3*time.Second)
+		}
+		require.Zero(t, b.store.left())
+	})
+}
+
+// On stop the batch in hand is finished, what was read beyond it is left, and Run does not outlast stop_timeout.
+func TestStopFinishesTheBatchInHand(t *testing.T) {
+	t.Parallel()
+	entered := make(chan struct{})
+	onFakes(t, func(b *bench) {
+		b.cfg.Batch = 16
+		for n := 1; n <= 5; n++ {
+			b.store.insert(event(uint64(16*n), 1)) //nolint:gosec // small
+		}
+		b.mq.enter = func(calls int) {
+			if calls == 1 {
+				close(entered)
+			}
+			time.Sleep(2 * time.Second)
+		}
+	}, func(b *bench) {
+		<-entered
+		began := time.Now()
+		b.stop()
+		require.Equal(t, 2*time.Second, time.Since(began))
+		require.Equal(t, []string{"16:1"}, b.mq.list()[:1])
+		require.Equal(t, 5-len(b.mq.list()), b.store.left(), "what was confirmed is deleted")
+		require.Equal(t, 1, b.mq.calls)
+	})
+}
+
+// Two relays share the work; when one stalls in the middle of a batch, the other takes over after the lease, and the
+// stalled one's return costs repeats only.
+func TestStalledRelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, mq := newFakeStore(time.Now), &fakeBroker{}
+		stall := make(chan struct{})
+		var slow *stalling
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		for i := range 2 {
+			s := &stalling{fakeStore: store, mq: mq, gate: make(chan struct{})}
+			if i == 0 {
+				slow = s
+				s.gate = stall
+			} else {
+				close(s.gate)
+			}
+			cfg := outbox.DefaultConfig()
+			cfg.Batch = 64
+			r, err := outbox.New(cfg, outbox.Deps{Owner: fmt.Sprint(i), Store: s, Delay: s, Events: s})
+			require.NoError(t, err)
+			go func() { ended <- r.Run(ctx) }()
+		}
+		in(20 * time.Second) // both have their share
+		insert := func(n int) {
+			for c := range uint64(64) {
+				store.insert(event(c, n))
+			}
+		}
+		insert(1)
+		insert(2)
+		in(time.Second)
+		require.Equal(t, 64, store.left(), "half of it stands with the stalled one")
+		insert(3)
+		slow.stall(true)
+		in(30 * time.Second)
+		require.Zero(t, store.left(), "the other one has taken over")
+		slow.stall(false)
+		close(stall)
+		insert(4)
+		in(30 * time.Second)
+		require.Zero(t, store.left())
+		require.NotZero(t, requireOrder(t, mq.list(), 64, 4), "the stalled batch")
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+	})
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, outbox.DefaultConfig().Validate())
+	err := outbox.Config{Batch: 5001, Poll: time.Hour}.Validate()
+	for _, field := range []string{
+		"batch: must be between 1 and 5000, got 5001", "poll: must", "idle_poll: must be between", "lease: must", "stop_timeout: must", "idle_poll: must be at least poll",
+	} {
+		require.ErrorContains(t, err, field)
+	}
+	_, err = outbox.New(outbox.Config{}, outbox.Deps{})
+	require.ErrorContains(t, err, "batch: must be between 1 and 5000, got 0")
+}

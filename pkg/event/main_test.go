@@ -68,7 +68,7 @@ func golden(t *testing.T, name string, got []byte) {
 }
 
 func sample(t require.TestingT, name string) []byte {
-	raw, err := os.ReadFile(filepath.Join("testdata", name+".json"))
+	raw, err := os.ReadFile(filepath.Join("testdata", name+".json")) //nolint:gosec // of the repository
 	require.NoError(t, err)
 	return bytes.TrimSpace(raw)
 }

@@ -1,12 +1,18 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/expiry"
+	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/notice"
+	"github.com/lapsehq/lapse/pkg/outbox"
+	"github.com/lapsehq/lapse/pkg/planner"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
@@ -96,25 +102,44 @@ func (c Common) Validate() error {
 
 // Publisher is the configuration of cmd/publisher.
 type Publisher struct {
-	Common `koanf:",squash"`
+	Common   `koanf:",squash"`
+	Outbox   outbox.Config   `koanf:"outbox"`
+	Planner  planner.Config  `koanf:"planner"`
+	Issuance issuance.Config `koanf:"issuance"`
 }
 
 // DefaultPublisher returns the defaults.
 func DefaultPublisher() Publisher {
-	c := Publisher{Common: DefaultCommon()}
+	c := Publisher{
+		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Issuance: issuance.DefaultConfig(),
+	}
 	c.Admin.Address = ":9101"
 
 	return c
 }
 
+// Validate reports the faults that no section can see by itself.
+func (c Publisher) Validate() error {
+	errs := []error{c.Common.Validate()}
+	if c.Ladder.Horizon > 0 {
+		if err := c.Planner.ValidateLimit(c.Database.TxLimit); err != nil {
+			errs = append(errs, fmt.Errorf("planner.%w", err))
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
 // Expirer is the configuration of cmd/expirer.
 type Expirer struct {
 	Common `koanf:",squash"`
+	Outbox outbox.Config `koanf:"outbox"`
+	Expiry expiry.Config `koanf:"expiry"`
 }
 
 // DefaultExpirer returns the defaults.
 func DefaultExpirer() Expirer {
-	c := Expirer{Common: DefaultCommon()}
+	c := Expirer{Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Expiry: expiry.DefaultConfig()}
 	c.Admin.Address = ":9102"
 
 	return c
@@ -123,11 +148,12 @@ func DefaultExpirer() Expirer {
 // Notifier is the configuration of cmd/notifier.
 type Notifier struct {
 	Common `koanf:",squash"`
+	Notice notice.Config `koanf:"notice"`
 }
 
 // DefaultNotifier returns the defaults.
 func DefaultNotifier() Notifier {
-	c := Notifier{Common: DefaultCommon()}
+	c := Notifier{Common: DefaultCommon(), Notice: notice.DefaultConfig()}
 	c.Admin.Address = ":9103"
 
 	return c

@@ -66,3 +66,10 @@ func (c Config) Validate() error {
 	span("sweep.budget", c.Sweep.Budget, time.Second, time.Hour)
 	return errors.Join(errs...)
 }
+
+// CatchAll is the consumer of the catch-all queue: slow, one small batch at a time.
+func (c Config) CatchAll() broker.ConsumerConfig {
+	cc := c.Consumer
+	cc.Batch, cc.Prefetch, cc.Concurrency = min(cc.Batch, 50), 50, 1
+	return cc
+}

@@ -68,3 +68,17 @@ func (c *Core) Settle(ctx context.Context, ts []coupon.Trigger) ([]Result, error
 		return nil, err
 	}
 }
+
+// Clock reads the database's clock.
+type Clock interface {
+	Now(ctx context.Context) (time.Time, error)
+}
+
+// Ready reports whether anything could be settled now: the database answers and its clock is believed.
+func (c *Core) Ready(ctx context.Context, clock Clock) error {
+	now, err := clock.Now(ctx)
+	if err != nil {
+		return err //nolint:wrapcheck // the store's, named
+	}
+	return c.guard.Allow(now)
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/config"
+	"github.com/lapsehq/lapse/pkg/expiry"
+	"github.com/lapsehq/lapse/pkg/outbox"
+	"github.com/lapsehq/lapse/pkg/telemetry"
+	"github.com/lapsehq/lapse/pkg/worker"
+)
+
+func run(ctx context.Context, p config.Process) int {
+	return worker.Run(ctx, telemetry.NewBuild("expirer", version), config.DefaultExpirer(),
+		func(c config.Expirer) config.Common { return c.Common }, p, add)
+}
+
+// add wires the expirer: what the due queues release goes through the core, and the sweep picks up what they missed.
+func add(w *worker.Worker, c config.Expirer) error {
+	w.ReadyOnBroker()
+	w.Registry.MustRegister(outbox.NewGauges(w.Store, nil))
+	if err := w.AddRelay(c.Outbox); err != nil {
+		return err
+	}
+	guard := expiry.NewGuard(c.Expiry.ClockAhead, time.Now)
+	core := expiry.NewCore(w.Store, guard, w.Registry)
+	limit := expiry.NewLimiter(c.Expiry)
+	sweep := c.Expiry.Sweep
+	if c.Delay.Mechanism == config.MechanismSweep {
+		sweep = sweep.Alone()
+	}
+	w.App.Go("sweep", expiry.NewSweeper(sweep, w.Store, core, limit, w.Log).Run)
+	if c.Delay.Mechanism == config.MechanismSweep {
+		return nil
+	}
+	handler := expiry.NewHandler(core, w.Route, w.Codec, limit, w.Log)
+	ready := func(ctx context.Context) error { return core.Ready(ctx, w.Store) }
+	for _, queue := range w.Ladder.DueQueues() {
+		marks := expiry.NewMarks(queue, w.Pod, w.Store, time.Now, w.Log)
+		w.App.Go("ladder mark "+queue, marks.Run)
+		err := w.Consume(broker.ConsumerOptions{
+			Config: c.Expiry.Consumer, Queue: queue, Handler: handler.WithMarks(marks).Handle, Ready: ready,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return w.Consume(broker.ConsumerOptions{
+		Config: c.Expiry.CatchAll(), Queue: w.Ladder.Unroutable(), Handler: handler.Handle, Ready: ready, CatchAll: true,
+	})
+}

@@ -1,0 +1,228 @@
+// Package worker is what the three workers have in common: read the configuration, serve the admin port, wait for the
+// database, prepare the broker, then run the parts that a worker adds, and stop them in reverse.
+//
+// The order of stopping is the order of starting turned round, and is the same in every worker: consumers first, so
+// that nothing new comes in; then the loops that work on rows; then the relay, which sends what they left; then the
+// publishing connection; the database and the admin port last.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/config"
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/delay"
+	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/outbox"
+	"github.com/lapsehq/lapse/pkg/store"
+	"github.com/lapsehq/lapse/pkg/telemetry"
+)
+
+// Deliverer is the delay mechanism in force.
+type Deliverer interface {
+	Deliver(ctx context.Context, now time.Time, ts []coupon.Timed) []error
+}
+
+// Worker holds the common parts while a worker adds its own.
+type Worker struct {
+	App       *lifecycle.App
+	Admin     *telemetry.Admin
+	Log       *zap.Logger
+	Registry  *prometheus.Registry
+	Pod       string
+	Store     *store.Store
+	Codec     *event.Codec
+	Ladder    *ladder.Ladder
+	Broker    *broker.Client
+	Publisher *broker.Publisher
+	Route     *delay.Ladder
+	Delay     Deliverer
+
+	common config.Common
+}
+
+const (
+	adminWithin  = 5 * time.Second  // admin port: start, stop
+	policyWithin = 5 * time.Second  // look at the broker's policies
+	openWithin   = 15 * time.Second // one attempt to open the database
+	sendWithin   = 15 * time.Second // the relay's last batch and the last confirms
+)
+
+// Run is a worker's whole life; it gives the exit code. add registers the worker's own steps.
+func Run[T config.Worker](ctx context.Context, build telemetry.Build, defaults T, common func(T) config.Common, p config.Process,
+	add func(w *Worker, cfg T) error,
+) int {
+	ctx, release := lifecycle.Signals(ctx)
+	defer release()
+	cfg, flags, warnings, code, run := config.Start(ctx, build, defaults, p)
+	if !run {
+		return code
+	}
+	c := common(cfg)
+	log, err := telemetry.NewLogger(c.Log, p.Stderr, zap.String("worker", build.Name))
+	if err != nil {
+		_, _ = fmt.Fprintln(p.Stderr, err)
+		return config.ExitFailure
+	}
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	w := &Worker{Log: log, Registry: telemetry.NewRegistry(build), Pod: podName(c), common: c}
+	if err := w.run(ctx, build, flags, func() error { return add(w, cfg) }); err != nil {
+		log.Error("stopped with an error", zap.Error(err))
+		return config.ExitFailure
+	}
+	return config.ExitOK
+}
+
+func podName(c config.Common) string {
+	if c.Broker.Name != "" {
+		return c.Broker.Name
+	}
+	if host, err := os.Hostname(); err == nil {
+		return host
+	}
+	return "unknown"
+}
+
+func (w *Worker) run(ctx context.Context, build telemetry.Build, flags config.Flags, add func() error) (err error) {
+	w.App = lifecycle.New(lifecycle.Options{Logger: w.Log, Propagate: w.common.Shutdown.Propagate})
+	w.Admin = telemetry.NewAdmin(w.common.Admin, w.Registry, w.Log)
+	w.Admin.AddCheck("worker", func(context.Context) error { return w.App.Ready() })
+	if err := bounded(ctx, adminWithin, w.Admin.Start); err != nil {
+		return fmt.Errorf("admin port: %w", err)
+	}
+	defer func() { err = errors.Join(err, bounded(context.WithoutCancel(ctx), adminWithin, w.Admin.Stop)) }()
+	if flags.PortsFile != "" {
+		if err := telemetry.WritePorts(flags.PortsFile, map[string]int{"admin": w.Admin.Port()}); err != nil {
+			return fmt.Errorf("ports file: %w", err)
+		}
+	}
+	w.Log.Info("starting", zap.String("build", build.String()), zap.Int("admin_port", w.Admin.Port()))
+	if w.Codec, err = event.NewCodec(w.common.Installation); err != nil {
+		return fmt.Errorf("installation: %w", err)
+	}
+	if err := w.openStore(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before the database came
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Store.Close()) }()
+	w.Admin.AddCheck("database", w.Store.Ping)
+	if err := w.openBroker(ctx, build.Name); err != nil {
+		return err
+	}
+	if err := add(); err != nil {
+		return err
+	}
+	return w.App.Run(ctx) //nolint:wrapcheck // names its steps
+}
+
+// openStore waits for the database for as long as it takes: /readyz says so meanwhile. What waiting cannot mend (a
+// schema that is behind, a server with the wrong settings) ends the worker.
+func (w *Worker) openStore(ctx context.Context) error {
+	repeats := telemetry.NewRepeats(w.Log, time.Minute, time.Now)
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 200*time.Millisecond, 5*time.Second
+	opened, err := backoff.Retry(ctx, func() (*store.Store, error) {
+		attempt, cancel := context.WithTimeout(ctx, openWithin+w.common.Database.MigrateLimit)
+		defer cancel()
+		// A failed attempt must not leave its collectors registered.
+		reg := prometheus.NewRegistry()
+		s, err := store.Open(attempt, w.common.Database, w.Codec, w.Log, reg)
+		switch {
+		case err == nil:
+			return s, w.Registry.Register(reg)
+		case errors.Is(err, coupon.ErrUnavailable), errors.Is(err, coupon.ErrContention):
+			repeats.Failed("waiting for the database", err)
+			return nil, err //nolint:wrapcheck // store's
+		default:
+			return nil, backoff.Permanent(err)
+		}
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
+	if err != nil {
+		return fmt.Errorf("database: %w", err)
+	}
+	repeats.Recovered("the database answers")
+	w.Store = opened
+	return nil
+}
+
+func (w *Worker) openBroker(ctx context.Context, role string) error {
+	var err error
+	if w.Ladder, err = ladder.New(w.common.Ladder); err != nil {
+		return fmt.Errorf("ladder: %w", err)
+	}
+	plan := w.Ladder.Plan()
+	w.Broker, err = broker.New(w.common.Broker, broker.Options{Role: role, Plan: plan, Log: w.Log, Registerer: w.Registry})
+	if err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	pctx, cancel := context.WithTimeout(ctx, policyWithin)
+	defer cancel()
+	var policy *broker.PolicyError
+	switch err := w.Broker.CheckPolicies(pctx, plan); {
+	case errors.As(err, &policy):
+		return fmt.Errorf("broker: %w", err)
+	case err != nil:
+		w.Log.Warn("the broker's policies could not be checked", zap.Error(err))
+	}
+	w.Publisher = w.Broker.NewPublisher()
+	w.Route = delay.NewLadder(w.Ladder, w.Publisher)
+	w.Delay = Deliverer(w.Route)
+	if w.common.Delay.Mechanism == config.MechanismSweep {
+		w.Delay = delay.SweepOnly{}
+	}
+	w.App.Go("broker publisher", w.Publisher.Run, lifecycle.StopWithin(sendWithin))
+	return nil
+}
+
+// AddRelay adds the outbox relay; what is added later is stopped before it.
+func (w *Worker) AddRelay(c outbox.Config) error {
+	relay, err := outbox.New(c, outbox.Deps{
+		Owner: w.Pod, Store: w.Store, Delay: w.Delay, Events: w.Publisher, Exchange: w.Ladder.Events(),
+		Wake: w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry,
+	})
+	if err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	w.App.Go("outbox relay", relay.Run, lifecycle.StopWithin(sendWithin))
+	return nil
+}
+
+// Consume adds a consumer and makes readiness depend on it.
+func (w *Worker) Consume(o broker.ConsumerOptions) error {
+	o.Publisher, o.ParkExchange = w.Publisher, w.Ladder.ParkExchange()
+	if o.Ready == nil {
+		o.Ready = w.Store.Ping
+	}
+	consumer, err := w.Broker.NewConsumer(o)
+	if err != nil {
+		return fmt.Errorf("consumer of %s: %w", o.Queue, err)
+	}
+	w.App.Go("consumer "+o.Queue, consumer.Run, lifecycle.StopWithin(w.common.Broker.DrainTimeout+adminWithin))
+	return nil
+}
+
+// ReadyOn makes /readyz depend on the broker, too; the publisher does not: the outbox holds while the broker is away.
+func (w *Worker) ReadyOnBroker() {
+	w.Admin.AddCheck("broker", func(context.Context) error { return w.Publisher.Ready() })
+}
+
+func bounded(ctx context.Context, within time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return f(ctx)
+}

@@ -185,7 +185,7 @@ func (s *Store) readTemplates(ctx context.Context, tx querier, is *issue, ids []
 				return err
 			}
 			if err := json.Unmarshal([]byte(rule), &st.Rule); err != nil {
-				return fmt.Errorf("rule of template %d: %w", st.ID, err)
+				return fmt.Errorf("rule of template %d: %w: %w", st.ID, coupon.ErrIntegrity, err) // others go on
 			}
 			st.Terms.TemplateID, st.Terms.Revision, st.Terms.Precision = st.ID, st.Revision, coupon.Precision(precision)
 			is.stock[st.ID] = st

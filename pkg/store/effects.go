@@ -119,9 +119,6 @@ func (s *Store) record(ctx context.Context, tx querier, now time.Time, ts []coup
 		if err != nil {
 			return fmt.Errorf("encode event of a transition to %s: %w", ts[i].To, err)
 		}
-		if key == "" {
-			continue
-		}
 		rows = append(rows, outboxRow{
 			lane: LaneEvent, part: coupon.Partition(ts[i].CouponID), couponID: ts[i].CouponID,
 			msgID: id, key: key, class: ' ', body: body, trace: ts[i].Trace,

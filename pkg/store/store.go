@@ -80,7 +80,7 @@ func (c Config) Validate() error {
 
 // Codec renders what the outbox will tell the broker. It is declared here so that store knows nothing of the wire.
 type Codec interface {
-	// Transition gives routing key, id and body of the transition's event; an empty key when it has none.
+	// Transition gives routing key, id and body of the transition's event.
 	Transition(t coupon.Transition) (key, id string, body []byte, err error)
 	// Refused gives routing key, id and body of the answer to a refused grant.
 	Refused(g coupon.Grant, r coupon.Granted, at time.Time) (key, id string, body []byte, err error)

@@ -14,7 +14,7 @@ import (
 //nolint:gochecknoglobals // statements are constants
 var (
 	stmtWindowNext = define("notice.window_next", `SELECT UTC_TIMESTAMP(3), (SELECT due_at FROM notice_window
-		WHERE kind = ? AND due_at > '1970-01-02' ORDER BY due_at LIMIT 1)`)
+		WHERE kind = ? ORDER BY due_at LIMIT 1)`)
 	stmtWindowClaim = define("notice.window_claim", `SELECT id, user_id, items, open_mark IS NULL, opened_at, last_item_at, UTC_TIMESTAMP(3)
 		FROM notice_window FORCE INDEX (notice_window_due)
 		WHERE kind = ? AND due_at <= UTC_TIMESTAMP(3) ORDER BY due_at LIMIT ? FOR UPDATE SKIP LOCKED`)
@@ -25,21 +25,21 @@ var (
 		LEFT JOIN coupon c ON c.id = i.coupon_id
 		WHERE i.window_id IN (?) AND (c.id IS NULL OR c.status <> 4 OR c.version <> i.version)`)
 	stmtItemDrop    = define("notice.item_drop", `UPDATE notice_item SET dropped = ? WHERE event_id IN (?)`)
-	stmtWindowClose = define("notice.window_close", `UPDATE notice_window SET open_mark = NULL, due_at = NULL, closed_at = UTC_TIMESTAMP(3),
+	stmtWindowClose = define("notice.window_close", `UPDATE notice_window SET open_mark = NULL, due_at = '9999-12-31', closed_at = UTC_TIMESTAMP(3),
 		closed_by = ? WHERE id IN (?) AND closed_at IS NULL`)
 	stmtNoticeInsert = define("notice.insert", `INSERT INTO notice
 		(window_id, channel, user_id, kind, items, state, reason, attempts, try_at, created_at, settled_at)
 		VALUES (?,?,?,?,?,'pending','',1,UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND,UTC_TIMESTAMP(3),NULL)`)
 	stmtNoticeEmpty = define("notice.insert_empty", `INSERT INTO notice
 		(window_id, channel, user_id, kind, items, state, reason, attempts, try_at, created_at, settled_at)
-		VALUES (?,?,?,?,0,'suppressed','empty',0,NULL,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3))`)
+		VALUES (?,?,?,?,0,'suppressed','empty',0,'9999-12-31',UTC_TIMESTAMP(3),UTC_TIMESTAMP(3))`)
 	stmtNoticeClaim = define("notice.claim", `SELECT window_id, user_id, kind, items, attempts FROM notice FORCE INDEX (notice_try)
 		WHERE channel = ? AND try_at <= UTC_TIMESTAMP(3) ORDER BY try_at LIMIT ? FOR UPDATE SKIP LOCKED`)
 	stmtNoticeLease = define("notice.lease", `UPDATE notice SET try_at = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND, attempts = attempts + 1
 		WHERE channel = ? AND window_id IN (?)`)
 	stmtNoticePending = define("notice.pending", `SELECT window_id FROM notice WHERE channel = ? AND window_id IN (?) AND state = 'pending'
 		ORDER BY window_id FOR UPDATE`)
-	stmtNoticeSent = define("notice.sent", `UPDATE notice SET state = 'sent', try_at = NULL, settled_at = UTC_TIMESTAMP(3)
+	stmtNoticeSent = define("notice.sent", `UPDATE notice SET state = 'sent', try_at = '9999-12-31', settled_at = UTC_TIMESTAMP(3)
 		WHERE channel = ? AND window_id IN (?) AND state = 'pending'`)
 	stmtInboxInsert = define("notice.inbox_insert", `INSERT INTO inbox (user_id, window_id, kind, items, texts, created_at, read_at)
 		VALUES (?,?,?,?,?,UTC_TIMESTAMP(3),NULL)`)
@@ -96,7 +96,9 @@ func (s *Store) closing(ctx context.Context, p coupon.ClosePlan) (coupon.Closing
 	var c coupon.Closing
 	var next sql.Null[time.Time]
 	err := s.queryRow(ctx, s.sql, stmtWindowNext, []any{&c.Now, &next}, string(p.Kind))
-	c.Next = next.V
+	if !coupon.IsNever(next.V) {
+		c.Next = next.V
+	}
 	return c, err
 }
 

@@ -5,7 +5,7 @@
 
 -- Items of one user and kind that are told together. open_mark is 1 while items may join and NULL for ever after,
 -- so that the unique key admits one open window. due_at is when a closer looks at it next, never later than it
--- must close and often earlier (an item that joins does not move it); NULL once its notices exist.
+-- must close and often earlier (an item that joins does not move it); never (9999-12-31) once its notices exist.
 -- Pruned by the expirer's archive, with its items and notices.
 CREATE TABLE notice_window (
   id           BIGINT UNSIGNED  NOT NULL AUTO_INCREMENT,
@@ -15,7 +15,7 @@ CREATE TABLE notice_window (
   items        INT UNSIGNED     NOT NULL,
   opened_at    DATETIME(3)      NOT NULL,
   last_item_at DATETIME(3)      NOT NULL,
-  due_at       DATETIME(3)      NULL,
+  due_at       DATETIME(3)      NOT NULL,
   closed_at    DATETIME(3)      NULL,
   closed_by    VARCHAR(16)      NOT NULL,
   PRIMARY KEY (id),
@@ -41,7 +41,7 @@ CREATE TABLE notice_item (
 
 -- What a channel tells a user of a window. Written before any send; the key admits one per (user, kind, window,
 -- channel), since a window has one user and one kind. state: pending, sent, suppressed. try_at is when any pod may
--- (next) deliver it, pushed ahead as a lease by the one that does; NULL once settled. Pruned with its window.
+-- (next) deliver it, pushed ahead as a lease by the one that does; never once settled. Pruned with its window.
 CREATE TABLE notice (
   window_id  BIGINT UNSIGNED   NOT NULL,
   channel    VARCHAR(16)       NOT NULL,
@@ -51,7 +51,7 @@ CREATE TABLE notice (
   state      VARCHAR(16)       NOT NULL,
   reason     VARCHAR(64)       NOT NULL,
   attempts   SMALLINT UNSIGNED NOT NULL,
-  try_at     DATETIME(3)       NULL,
+  try_at     DATETIME(3)       NOT NULL,
   created_at DATETIME(3)       NOT NULL,
   settled_at DATETIME(3)       NULL,
   PRIMARY KEY (window_id, channel),

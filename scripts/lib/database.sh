@@ -120,8 +120,9 @@ database_initialise() {
       --innodb-redo-log-capacity=1G --user="$(database_user)"
     "${MYSQL_COMMAND[@]}"
   else
-    # The defaults would name our init file, which needs a server that is laid out already.
-    "$(server_binary mariadb-install-db)" --no-defaults --datadir="$data/data" --skip-test-db \
+    # The defaults would name our init file, which needs a server that is laid out already. Forced: the
+    # machine's own name need not resolve.
+    "$(server_binary mariadb-install-db)" --no-defaults --force --datadir="$data/data" --skip-test-db \
       --auth-root-authentication-method=normal --user="$(database_user)" --innodb-log-file-size=1G --skip-name-resolve
   fi
 }

@@ -21,6 +21,7 @@ roots_ensure() {
   printf '#!/bin/sh\nexit 101\n' | as_root tee "$root/usr/sbin/policy-rc.d" >/dev/null
   as_root chmod 755 "$root/usr/sbin/policy-rc.d"
   as_root mkdir -p "$root/stack"
+  printf '127.0.0.1 localhost\n' | as_root tee "$root/etc/hosts" >/dev/null
   # shellcheck disable=SC2016
   as_root unshare --mount --propagation private sh -ec '
     root=$1; shift

@@ -48,7 +48,7 @@ func TestAGoodRunPasses(t *testing.T) {
 // compare leaves out what is measured.
 func compare(want, got audit.Report) string {
 	return cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(audit.Report{},
-		"TransitionLateness", "EventLateness", "ThroughputPerS", "Example", "NextWaiting"),
+		"TransitionLateness", "EventLateness", "ThroughputPerS", "Example", "ExampleID", "NextWaiting"),
 		cmpopts.IgnoreFields(audit.Details{}, "Strange"))
 }
 

@@ -169,6 +169,7 @@ func (b *book) odd(format string, args ...any) {
 
 // Progress is what was heard so far, for a live view.
 type Progress struct {
+	Issued  int // coupon.issued events, of waiting coupons too
 	Granted int // coupon.issued events of coupons that are to end
 	Refused int // coupon.refused events
 	Ended   int // asked ends that have passed on the database's clock
@@ -188,7 +189,7 @@ func (a *Audit) Progress() Progress {
 		b.sorted = true
 	}
 	p := Progress{
-		Granted: b.granted, Expired: len(b.expired),
+		Issued: len(b.issued), Granted: b.granted, Expired: len(b.expired),
 		Ended: sort.Search(len(b.ends), func(i int) bool { return b.ends[i].After(now) }),
 	}
 	for _, n := range b.refused {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"strings"
 )
 
 // What a user can read in the app is what counts as told.
 const (
+	toldQuery    = `SELECT COALESCE(SUM(items),0), (SELECT COUNT(*) FROM notice WHERE state = 'pending') FROM inbox WHERE kind LIKE '%expired'`
 	inboxQuery   = `SELECT window_id, user_id, items, texts FROM inbox WHERE kind LIKE '%expired' ORDER BY id`
 	itemQuery    = `SELECT i.window_id, i.coupon_id FROM notice_item i JOIN inbox b ON b.window_id = i.window_id WHERE i.dropped = '' AND b.kind LIKE '%expired'`
 	pendingQuery = `SELECT COUNT(*) FROM notice n JOIN inbox b ON b.window_id = n.window_id WHERE n.state = 'pending' AND b.kind LIKE '%expired'`
@@ -38,7 +40,7 @@ func (t *tally) notices(ctx context.Context, tx *sql.Tx) error {
 		return err
 	}
 	named := make(map[uint64]int)
-	ours := make(map[uint64]struct{}) // notices that name a coupon of the run
+	ours := make(map[uint64]uint64) // notices that name a coupon of the run → that coupon
 	err = each(ctx, tx, itemQuery, nil, func(r *sql.Rows) error {
 		var window, coupon uint64
 		if err := r.Scan(&window, &coupon); err != nil {
@@ -52,7 +54,7 @@ func (t *tally) notices(ctx context.Context, tx *sql.Tx) error {
 			}
 			return nil
 		}
-		ours[window] = struct{}{}
+		ours[window] = coupon
 		named[coupon]++
 		if n.user != t.rows[coupon] {
 			t.Details.WrongUsers++
@@ -81,7 +83,7 @@ func (t *tally) notices(ctx context.Context, tx *sql.Tx) error {
 }
 
 // example is the notice with the most coupons, the first of them.
-func (t *tally) example(windows map[uint64]*told, ours map[uint64]struct{}) {
+func (t *tally) example(windows map[uint64]*told, ours map[uint64]uint64) {
 	var first uint64
 	for id := range ours {
 		n, best := windows[id], windows[first]
@@ -93,22 +95,41 @@ func (t *tally) example(windows map[uint64]*told, ours map[uint64]struct{}) {
 	if n == nil {
 		return
 	}
+	t.ExampleID = ours[first]
 	var texts map[string]struct {
-		Title string `json:"title"`
-		Text  string `json:"text"`
+		Text string `json:"text"`
 	}
 	if err := json.Unmarshal(n.texts, &texts); err != nil {
 		t.Details.WrongNotices++
 		return
 	}
-	var titles []string
+	var said []string
 	for _, language := range []string{"zh-CN", "en"} {
-		if title := texts[language].Title; title != "" {
-			titles = append(titles, title)
+		if text := strings.TrimSpace(texts[language].Text); text != "" {
+			said = append(said, text)
 		}
 	}
-	if len(titles) < 2 {
+	if len(said) < 2 {
 		t.Details.WrongNotices++
 	}
-	t.Example = strings.Join(titles, " / ")
+	t.Example = strings.Join(said, " / ")
+}
+
+// Counts is a quick look at the rows, to see how far a run has come. They judge nothing.
+type Counts struct {
+	Expired int // rows that are expired
+	Told    int // coupons that notices in the app count
+	Unsent  int // notices that a channel has still to send
+}
+
+// Counts reads the database.
+func (a *Audit) Counts(ctx context.Context) (Counts, error) {
+	var c Counts
+	if err := a.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM coupon WHERE status = 4").Scan(&c.Expired); err != nil {
+		return c, fmt.Errorf("audit: counting rows: %w", err)
+	}
+	if err := a.db.QueryRowContext(ctx, toldQuery).Scan(&c.Told, &c.Unsent); err != nil {
+		return c, fmt.Errorf("audit: counting notices: %w", err)
+	}
+	return c, nil
 }

@@ -35,7 +35,8 @@ type Report struct {
 	Waiting              int      `json:"waiting"`           // asked to outlive the run, and still unused
 
 	Users       int           `json:"-"` // different users of Coupons
-	Example     string        `json:"-"` // a notice's title, in every language that it has
+	Example     string        `json:"-"` // the text of a notice, in both languages
+	ExampleID   uint64        `json:"-"` // a coupon of it
 	NextWaiting time.Duration `json:"-"` // until the next of Waiting ends
 	Details     Details       `json:"-"`
 }

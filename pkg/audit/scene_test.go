@@ -144,7 +144,7 @@ func (s *scene) notify(t *testing.T, window, firstID, secondID int) {
 	s.db.Exec(t, `INSERT INTO notice (window_id, channel, user_id, kind, items, state, reason, attempts, created_at, settled_at)
 		VALUES (?,'inbox',?,'expired',2,'sent','',1,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3))`, window, user(firstID))
 	s.db.Exec(t, `INSERT INTO inbox (user_id, window_id, kind, items, texts, created_at) VALUES (?,?,'expired',2,?,UTC_TIMESTAMP(3))`,
-		user(firstID), window, `{"en":{"title":"2 of your coupons have expired","text":"-"},"zh-CN":{"title":"你有2张优惠券已过期","text":"-"}}`)
+		user(firstID), window, `{"en":{"title":"-","text":"2 of your coupons have expired"},"zh-CN":{"title":"-","text":"你有2张优惠券已过期"}}`)
 }
 
 func (s *scene) item(t *testing.T, window, id int) {

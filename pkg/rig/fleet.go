@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ type Program struct {
 // nothing but its own children. What they print goes to <dir>/<name>.log, across restarts. Safe for concurrent use.
 type Fleet struct {
 	dir      string
+	pids     string
 	programs []Program
 	died     chan error
 
@@ -49,9 +51,10 @@ const (
 	tailBytes = 16 << 10
 )
 
-// NewFleet keeps logs and ports files in dir, which must exist. Nothing is started.
-func NewFleet(dir string, programs ...Program) *Fleet {
-	return &Fleet{dir: dir, programs: programs, died: make(chan error, 16), running: make(map[string]*process)}
+// NewFleet keeps logs and ports files in dir, and the pid of each program that runs in the file <pids><name>.pid (see
+// WritePid), so that somebody else can end what we left running. Both must exist as directories. Nothing is started.
+func NewFleet(dir, pids string, programs ...Program) *Fleet {
+	return &Fleet{dir: dir, pids: pids, programs: programs, died: make(chan error, 16), running: make(map[string]*process)}
 }
 
 // Died tells of processes that ended without being asked to, with the last lines they printed.
@@ -60,21 +63,29 @@ func (f *Fleet) Died() <-chan error { return f.died }
 // Start starts every program and waits until all of them say that they are ready. If one does not, those started
 // keep running until Stop.
 func (f *Fleet) Start(ctx context.Context) error {
-	for _, p := range f.programs {
-		if err := f.launch(ctx, p.Name); err != nil {
+	names := f.names()
+	for _, name := range names {
+		if err := f.launch(ctx, name); err != nil {
 			return err
 		}
 	}
-	for _, p := range f.programs {
-		if err := f.WaitReady(ctx, p.Name); err != nil {
+	for _, name := range names {
+		if err := f.WaitReady(ctx, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Restart starts a program that is not running and waits until it is ready.
-func (f *Fleet) Restart(ctx context.Context, name string) error {
+// Add brings another program, not yet started.
+func (f *Fleet) Add(p Program) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.programs = append(f.programs, p)
+}
+
+// StartOne starts a program that is not running and waits until it is ready.
+func (f *Fleet) StartOne(ctx context.Context, name string) error {
 	if err := f.launch(ctx, name); err != nil {
 		return err
 	}
@@ -82,6 +93,8 @@ func (f *Fleet) Restart(ctx context.Context, name string) error {
 }
 
 func (f *Fleet) program(name string) (Program, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, p := range f.programs {
 		if p.Name == name {
 			return p, nil
@@ -90,10 +103,23 @@ func (f *Fleet) program(name string) (Program, error) {
 	return Program{}, fmt.Errorf("no program %q in the fleet", name)
 }
 
+func (f *Fleet) names() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := make([]string, len(f.programs))
+	for i, p := range f.programs {
+		names[i] = p.Name
+	}
+	return names
+}
+
 func (f *Fleet) portsFile(name string) string { return filepath.Join(f.dir, name+".ports.json") }
 
 // LogFile is where a program's output goes.
 func (f *Fleet) LogFile(name string) string { return filepath.Join(f.dir, name+".log") }
+
+// PidFile is where a program's pid is noted while it runs.
+func (f *Fleet) PidFile(name string) string { return f.pids + name + ".pid" }
 
 func (f *Fleet) launch(ctx context.Context, name string) error {
 	p, err := f.program(name)
@@ -122,8 +148,9 @@ func (f *Fleet) launch(ctx context.Context, name string) error {
 	}
 	life := &process{cmd: cmd, ended: make(chan struct{})}
 	f.running[name] = life
+	noted := WritePid(f.PidFile(name), cmd.Process.Pid)
 	go f.reap(name, life)
-	return nil
+	return noted
 }
 
 // reap waits for the process's end. Its owner is whoever waits for process.ended: every stop and kill does.
@@ -133,6 +160,7 @@ func (f *Fleet) reap(name string, life *process) {
 	meant := life.meant
 	if f.running[name] == life {
 		delete(f.running, name)
+		_ = os.Remove(f.PidFile(name)) // a stale one is recognised as such
 	}
 	f.mu.Unlock()
 	if !meant {
@@ -211,17 +239,6 @@ func (f *Fleet) Ports(name string) (map[string]int, error) {
 	return ports, nil
 }
 
-// Pids gives the process ids of what runs, by name.
-func (f *Fleet) Pids() map[string]int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	pids := make(map[string]int, len(f.running))
-	for name, life := range f.running {
-		pids[name] = life.cmd.Process.Pid
-	}
-	return pids
-}
-
 // Kill sends SIGKILL and waits until the process is gone.
 func (f *Fleet) Kill(name string) error {
 	life, err := f.signal(name, syscall.SIGKILL)
@@ -252,8 +269,7 @@ func (f *Fleet) StopOne(ctx context.Context, name string) error {
 // Stop ends whatever runs, the last started first.
 func (f *Fleet) Stop(ctx context.Context) error {
 	var errs []error
-	for i := len(f.programs) - 1; i >= 0; i-- {
-		name := f.programs[i].Name
+	for _, name := range slices.Backward(f.names()) {
 		f.mu.Lock()
 		_, runs := f.running[name]
 		f.mu.Unlock()

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/rig"
+	"github.com/lapsehq/lapse/pkg/telemetry"
+)
+
+// cli is the command line. Each command has a file of its own.
+type cli struct {
+	Help    helpFlag    `short:"h" help:"Show what can be given here."`
+	Version versionFlag `help:"Show the version."`
+
+	Demo demoCommand `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
+}
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitMiss  = 1 // it ran, and something is amiss
+	exitError = 2 // it could not run, or not to its end
+)
+
+// errMiss says that the command ran to its end, has said what is amiss, and must exit with exitMiss.
+var errMiss = errors.New("something is amiss")
+
+// errShown ends a command line that only asked for help or version.
+var errShown = errors.New("shown")
+
+// system is everything that a command gets from outside.
+type system struct {
+	args           []string
+	stdout, stderr io.Writer
+	lookup         func(name string) (string, bool) // of the environment
+	executable     string                           // lapsectl itself; the workers lie beside it
+	dir            string                           // the working directory
+}
+
+func newSystem(args []string) *system {
+	s := &system{args: args, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv}
+	// Neither can be had on every system; what needs them says so.
+	s.executable, _ = os.Executable()
+	s.dir, _ = os.Getwd()
+	return s
+}
+
+// bin is where the workers are.
+func (s *system) bin() string { return filepath.Dir(s.executable) }
+
+// stack finds this checkout's servers: by the environment, else by the scripts/stack above the executable or the
+// working directory.
+func (s *system) stack(ctx context.Context) (rig.Stack, error) {
+	if _, set := s.lookup("STACK_DIR"); set {
+		return rig.LoadStack(s.lookup)
+	}
+	for _, checkout := range []string{filepath.Dir(s.bin()), s.dir} {
+		if _, err := os.Stat(filepath.Join(checkout, "scripts", "stack")); err == nil {
+			return rig.ReadStack(ctx, checkout)
+		}
+	}
+	return rig.LoadStack(s.lookup) // says what to do
+}
+
+func run(ctx context.Context, s *system) int {
+	ctx, stop := lifecycle.Signals(ctx)
+	defer stop()
+	err := s.command(ctx)
+	switch {
+	case err == nil, errors.Is(err, errShown):
+		return exitOK
+	case errors.Is(err, errMiss):
+		return exitMiss
+	default:
+		_, _ = fmt.Fprintln(s.stderr, "lapsectl:", err)
+		return exitError
+	}
+}
+
+func (s *system) command(ctx context.Context) error {
+	parser, err := kong.New(&cli{},
+		kong.Name("lapsectl"), kong.Description("Lapse: coupons that expire on the second."),
+		kong.Writers(s.stdout, s.stderr), kong.NoDefaultHelp(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(s),
+	)
+	if err != nil {
+		return fmt.Errorf("command line: %w", err)
+	}
+	args := s.args
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		return err
+	}
+	return command.Run()
+}
+
+type helpFlag bool
+
+// IgnoreDefault makes kong ask for the flag only if it was given.
+func (helpFlag) IgnoreDefault() {}
+
+// BeforeReset shows the help of whatever command was named.
+func (helpFlag) BeforeReset(k *kong.Context) error { return errors.Join(k.PrintUsage(false), errShown) }
+
+type versionFlag bool
+
+// BeforeReset shows the version.
+func (versionFlag) BeforeReset(s *system) error {
+	_, err := fmt.Fprintln(s.stdout, telemetry.NewBuild("lapsectl", version))
+	return errors.Join(err, errShown)
+}

@@ -1,0 +1,110 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/event"
+)
+
+const (
+	chunk       = 200  // grants of one event
+	outstanding = 3000 // grants sent and not answered, at most: what the publisher holds must not outlive its ends
+	answerPoll  = 20 * time.Millisecond
+	answerLimit = 60 * time.Second // without any answer
+)
+
+// grant sends every grant as coupon.grant events over RabbitMQ, as an issuer would, and waits until all are answered.
+// Who is not answered is left to the audit.
+func (r *run) grant(ctx context.Context) (time.Duration, error) {
+	client, err := r.place.client()
+	if err != nil {
+		return 0, err
+	}
+	publisher := client.NewPublisher()
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- publisher.Run(running) }()
+	defer func() { stop(); <-ended }()
+
+	r.cfg.View.Step(fmt.Sprintf("granting %d coupons, and %d that will be waiting", r.cfg.Coupons, r.cfg.Waiting))
+	start := time.Now()
+	total := r.cfg.Coupons + r.cfg.Waiting
+	for sent := 0; sent < total; sent = r.plan.sent {
+		if err := r.answered(ctx, sent-outstanding); err != nil {
+			return 0, err
+		}
+		if err := r.send(ctx, publisher); err != nil {
+			return 0, err
+		}
+	}
+	err = r.answered(ctx, total)
+	if errors.Is(err, errSilent) {
+		err = nil
+	}
+	return time.Since(start), err
+}
+
+func (r *run) send(ctx context.Context, publisher *broker.Publisher) error {
+	now := r.audit.Now()
+	asks, err := r.plan.next(now, chunk)
+	if err != nil {
+		return err
+	}
+	grants := make([]coupon.Grant, len(asks))
+	for i, ask := range asks {
+		grants[i] = coupon.Grant{Key: ask.Key, TemplateID: r.template, UserID: ask.User, BatchID: "demo", ExpiresAt: ask.End}
+	}
+	id := fmt.Sprintf("demo-grants-%d", r.plan.sent)
+	body, err := r.codec.Grants(id, now, grants)
+	if err != nil {
+		return err
+	}
+	r.audit.Expect(asks...)
+	m := broker.Message{
+		Exchange: r.ladder.Issuance(), Key: event.KeyGrant, ID: id, Body: body,
+		ContentType: event.ContentType, Mandatory: true,
+	}
+	for {
+		err := publisher.Publish(ctx, []broker.Message{m})[0]
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !errors.Is(err, broker.ErrUnknown) && !errors.Is(err, broker.ErrNotSent):
+			return fmt.Errorf("sending grants: %w", err)
+		}
+		// Sent again under the same keys: granted once.
+	}
+}
+
+var errSilent = errors.New("grants are not answered")
+
+// answered waits until so many grants were answered, by an issued or a refused event.
+func (r *run) answered(ctx context.Context, want int) error {
+	tick := time.NewTicker(answerPoll)
+	defer tick.Stop()
+	last, since := -1, time.Now()
+	for {
+		p := r.audit.Progress()
+		have := p.Issued + p.Refused
+		switch {
+		case have >= want:
+			return nil
+		case have > last:
+			last, since = have, time.Now()
+		case time.Since(since) > answerLimit:
+			return fmt.Errorf("%w: %d of %d for %s; refused: %s", errSilent, have, want, answerLimit, r.audit.Refusals())
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package demo
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/audit"
+)
+
+const (
+	lead       = 5 * time.Second  // from sending a grant to the earliest end in it
+	leadKilled = 10 * time.Second // the same while the publisher may be down
+	perSecond  = 800              // grants that any machine manages
+	closing    = 5 * time.Second  // from the last end to the closing of the notices' windows
+	quiet      = 2 * time.Second  // of the notices' windows
+	maxItems   = 10_000           // of a window
+	soonest    = 2 * time.Minute  // of the waiting coupons, after the windows closed
+	latest     = 400 * 24 * time.Hour
+)
+
+// schedule is what is asked for: the ends are drawn chunk by chunk as the grants are sent, so that none lies before
+// its grant however long granting takes; the last end is fixed beforehand.
+type schedule struct {
+	cfg   Config
+	start time.Time
+	last  time.Time
+	lead  time.Duration
+	draw  *rand.Rand
+	sent  int
+}
+
+// newSchedule plans from now (of the database's clock) on.
+func newSchedule(cfg Config, now time.Time) *schedule {
+	s := &schedule{cfg: cfg, start: now, lead: min(lead, cfg.Over*3/5)}
+	if cfg.Kill == Publisher {
+		s.lead = min(leadKilled, cfg.Over*3/5)
+	}
+	s.draw = rand.New(rand.NewPCG(cfg.Seed, 12)) //nolint:gosec // a spread, no secret
+	granting := time.Duration(cfg.Coupons) * time.Second / perSecond
+	s.last = now.Add(max(cfg.Over, granting+s.lead+minOver)).Truncate(time.Second)
+	return s
+}
+
+// closes is when the notices' windows close: later if something is killed, so that what comes late joins them.
+func (s *schedule) closes() time.Time {
+	switch s.cfg.Kill {
+	case "":
+		return s.last.Add(closing)
+	case Broker:
+		return s.last.Add(closing + 30*time.Second)
+	default:
+		return s.last.Add(closing + 20*time.Second)
+	}
+}
+
+// next gives up to n asks, nothing after the last one. It fails if their ends could not lie between lead from now and
+// the last end.
+func (s *schedule) next(now time.Time, n int) ([]audit.Ask, error) {
+	var asks []audit.Ask
+	first := now.Add(s.lead + time.Second).Truncate(time.Second)
+	for ; n > 0 && s.sent < s.cfg.Coupons; n-- {
+		span := int64(s.last.Sub(first) / time.Second)
+		if span < 0 {
+			return nil, fmt.Errorf("granting %d coupons takes longer here than they are to live: sent %d in %s; give --over more time",
+				s.cfg.Coupons, s.sent, now.Sub(s.start).Round(time.Second))
+		}
+		i := s.sent
+		asks = append(asks, audit.Ask{
+			Key: fmt.Sprintf("demo-%07d", i+1), User: fmt.Sprintf("demo-user-%06d", i%s.cfg.Users+1),
+			End: first.Add(time.Duration(s.draw.Int64N(span+1)) * time.Second),
+		})
+		s.sent++
+	}
+	for ; n > 0 && s.sent < s.cfg.Coupons+s.cfg.Waiting; n-- {
+		asks = append(asks, s.waiting(s.sent-s.cfg.Coupons))
+		s.sent++
+	}
+	return asks, nil
+}
+
+// waiting spreads the coupons that outlive the run evenly over the orders of magnitude, so that every level of the
+// ladder has some.
+func (s *schedule) waiting(i int) audit.Ask {
+	share := float64(i) / float64(max(1, s.cfg.Waiting-1))
+	after := time.Duration(float64(soonest) * math.Pow(float64(latest)/float64(soonest), share))
+	return audit.Ask{
+		Key: fmt.Sprintf("demo-waiting-%05d", i+1), User: fmt.Sprintf("demo-waiting-%05d", i+1), Waiting: true,
+		End: s.closes().Add(after).Truncate(time.Second),
+	}
+}

@@ -1,0 +1,114 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// damage hurts one coupon while it waits for its end, if that was asked for: the one that ends last.
+func (r *run) damage(ctx context.Context) error {
+	switch r.cfg.Sabotage {
+	case SabotageEarly:
+		return r.damaging(ctx, func(db *sql.DB, id uint64) error { return r.expireEarly(ctx, db, id) })
+	case SabotageLose:
+		return r.damaging(ctx, func(db *sql.DB, id uint64) error {
+			_, err := db.ExecContext(ctx, `UPDATE coupon SET expires_at = expires_at + INTERVAL 1 HOUR, due_at = due_at + INTERVAL 1 HOUR WHERE id = ?`, id)
+			return err
+		})
+	default:
+		return nil
+	}
+}
+
+// damageAfterwards does what can only be done to a coupon that has expired.
+func (r *run) damageAfterwards(ctx context.Context) error {
+	if r.cfg.Sabotage != SabotageDouble {
+		return nil
+	}
+	return r.damaging(ctx, func(db *sql.DB, id uint64) error {
+		if _, err := db.ExecContext(ctx, `INSERT INTO coupon_history
+			(coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason, trigger_id, origin, trace)
+			SELECT coupon_id, version + 1, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason, trigger_id, origin, trace
+			FROM coupon_history WHERE coupon_id = ? AND to_status = 4`, id); err != nil {
+			return err
+		}
+		heard := r.audit.Heard()
+		if err := r.publishExpired(ctx, db, id); err != nil {
+			return err
+		}
+		return until(ctx, answerPoll, func() bool { return r.audit.Heard() > heard })
+	})
+}
+
+func (r *run) damaging(ctx context.Context, do func(db *sql.DB, id uint64) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	c, err := mysql.ParseDSN(r.place.dsn())
+	if err != nil {
+		return errors.New("TEST_MYSQL_DSN is malformed")
+	}
+	c.ParseTime, c.Loc = true, time.UTC
+	connector, err := mysql.NewConnector(c)
+	if err != nil {
+		return fmt.Errorf("sabotage: %w", err)
+	}
+	db := sql.OpenDB(connector)
+	var id uint64
+	err = db.QueryRowContext(ctx, `SELECT id FROM coupon WHERE user_id NOT LIKE 'demo-waiting-%' ORDER BY expires_at DESC, id LIMIT 1`).Scan(&id)
+	if err == nil {
+		err = do(db, id)
+	}
+	if err != nil {
+		err = fmt.Errorf("sabotage: %w", err)
+	}
+	return errors.Join(err, db.Close())
+}
+
+// expireEarly makes row, history and event as they should be, only too soon.
+func (r *run) expireEarly(ctx context.Context, db *sql.DB, id uint64) error {
+	for _, statement := range []string{
+		`UPDATE coupon SET status = 4, version = version + 1, expired_at = UTC_TIMESTAMP(3), expire_cause = 'ladder' WHERE id = ? AND status = 1`,
+		`INSERT INTO coupon_history (coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason, trigger_id, origin, trace)
+			SELECT id, version, 1, 4, 'ladder', expired_at, expires_at, due_at, '', '', '', '', 'ladder', '' FROM coupon WHERE id = ? AND status = 4`,
+	} {
+		if _, err := db.ExecContext(ctx, statement, id); err != nil {
+			return err
+		}
+	}
+	return r.publishExpired(ctx, db, id)
+}
+
+// publishExpired sends the event of an expired coupon, as the relay would.
+func (r *run) publishExpired(ctx context.Context, db *sql.DB, id uint64) error {
+	t := coupon.Transition{
+		CouponID: id, From: coupon.Unused, To: coupon.Expired, Cause: coupon.CauseLadder,
+		Terms: coupon.Terms{TemplateID: r.template, Revision: 1, Value: 1000, Currency: "CNY", Precision: coupon.Exact},
+	}
+	err := db.QueryRowContext(ctx, `SELECT version, user_id, batch_id, valid_from, expires_at, due_at, expired_at FROM coupon WHERE id = ?`, id).
+		Scan(&t.Version, &t.UserID, &t.BatchID, &t.ValidFrom, &t.ExpiresAt, &t.DueAt, &t.At)
+	if err != nil {
+		return err
+	}
+	key, eventID, body, err := r.codec.Transition(t)
+	if err != nil {
+		return err
+	}
+	client, err := r.place.client()
+	if err != nil {
+		return err
+	}
+	publisher := client.NewPublisher()
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- publisher.Run(running) }()
+	defer func() { stop(); <-ended }()
+	return publisher.Publish(ctx, []broker.Message{{Exchange: r.ladder.Events(), Key: key, ID: eventID, Body: body}})[0]
+}

@@ -183,7 +183,7 @@ func TestGrantsThroughTheBrokerBecomeCoupons(t *testing.T) {
 		reasons[string(d.Body)], _ = d.Headers[broker.HeaderReason].(string)
 		require.Equal(t, w.ladder.Issuance(), d.Headers[broker.HeaderOrigin])
 	}
-	require.Contains(t, reasons[`not json`], "JSON")
+	require.Contains(t, reasons[`not json`], "malformed")
 	require.Contains(t, reasons[`{"grant_key":"x"}`], "user_id")
 	require.Contains(t, reasons[`{"grants":[]}`], "grants")
 	require.Contains(t, reasons[`{"grants":[{"grant_key":"x2"},7]}`], "grants[1].user_id")

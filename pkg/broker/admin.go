@@ -7,6 +7,7 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
 )
 
 // Depths counts the messages that are ready in each of the queues (not those
@@ -103,4 +104,21 @@ func (c *Client) Get(ctx context.Context, queue string) (Delivery, bool, error) 
 		return nil
 	})
 	return got, n == 1 && err == nil, err
+}
+
+// WatchParked keeps lapse_parked_messages up to date for the queues, looking
+// every so often, until ctx ends. A queue that cannot be read keeps its value.
+func (c *Client) WatchParked(ctx context.Context, queues []string, every time.Duration) error {
+	for {
+		depths, err := c.Depths(ctx, queues)
+		for q, n := range depths {
+			c.metrics.parked.WithLabelValues(q).Set(float64(n))
+		}
+		if err != nil && ctx.Err() == nil {
+			c.log.Debug("cannot count parked messages", zap.Error(err))
+		}
+		if !sleep(ctx, every) {
+			return nil
+		}
+	}
 }

@@ -102,6 +102,31 @@ func (c *Client) with(ctx context.Context, purpose string, f func(*session) erro
 	return f(s)
 }
 
+// Prepare makes the plan of Options ready for use, at the start of a process:
+// declares it, or only verifies it if topology.declare is off, and looks at
+// the policies. An error for which Refused answers true will not go away by
+// itself; any other is worth another try.
+func (c *Client) Prepare(ctx context.Context) error {
+	if !c.cfg.Topology.Declare {
+		return c.Verify(ctx, c.plan)
+	}
+	if err := c.Declare(ctx, c.plan); err != nil {
+		return err
+	}
+	return c.CheckPolicies(ctx, c.plan)
+}
+
+// Refused says whether err is about how the broker is set up (a queue with
+// other arguments, something missing, a harmful policy) and not about reaching it.
+func Refused(err error) bool {
+	var (
+		mismatch *MismatchError
+		missing  *MissingError
+		policy   *PolicyError
+	)
+	return errors.As(err, &mismatch) || errors.As(err, &missing) || errors.As(err, &policy)
+}
+
 // Ping connects, says hello and leaves.
 func (c *Client) Ping(ctx context.Context) error {
 	return c.with(ctx, "ping", func(*session) error { return nil })
@@ -140,8 +165,12 @@ func (a *attempts) failed(ctx context.Context, what string, err error) bool {
 	return sleep(ctx, d)
 }
 
-// succeeded starts over.
-func (a *attempts) succeeded() {
+// lasted starts over if what succeeded at since has lasted. What breaks soon
+// after it was made is not worth a quick retry either.
+func (a *attempts) lasted(since time.Time) {
+	if time.Since(since) < a.wait.MaxInterval {
+		return
+	}
 	a.wait.Reset()
 	a.last, a.n = "", 0
 }

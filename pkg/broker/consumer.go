@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -91,12 +92,11 @@ func (k *Consumer) Run(ctx context.Context) error {
 			pause.failed(ctx, "not consuming yet", err)
 			continue
 		}
+		since := time.Now()
 		end := k.subscribe(ctx, s)
-		if end.subscribed {
-			connect.succeeded()
-		}
+		connect.lasted(since)
 		if end.handled {
-			pause.succeeded()
+			pause.lasted(since)
 		}
 		switch {
 		case ctx.Err() != nil:

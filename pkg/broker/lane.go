@@ -26,7 +26,6 @@ type lane struct {
 	idle    chan struct{} // gets a token when pending has become empty
 	dead    chan struct{} // closed when no more confirms will come
 	why     error         // set before dead is closed
-	any     bool          // something was confirmed; read after settle ended
 }
 
 type entry struct {
@@ -37,8 +36,8 @@ type entry struct {
 type returned struct{ id, exchange, key string }
 
 // runLane opens a channel and works on it until it, the session or ctx ends.
-// It says whether it confirmed anything; err is nil if ctx ended.
-func (p *Publisher) runLane(ctx context.Context, s *session) (confirmed bool, err error) {
+// The error is nil if ctx ended.
+func (p *Publisher) runLane(ctx context.Context, s *session) error {
 	window := p.c.cfg.Window
 	l := &lane{p: p, s: s, pending: make(chan entry, window), idle: make(chan struct{}, 1), dead: make(chan struct{})}
 	var (
@@ -46,7 +45,7 @@ func (p *Publisher) runLane(ctx context.Context, s *session) (confirmed bool, er
 		returns  chan amqp.Return
 		closed   chan *amqp.Error
 	)
-	err = s.within(ctx, p.c.cfg.CallTimeout, func() error {
+	err := s.within(ctx, p.c.cfg.CallTimeout, func() error {
 		var err error
 		if l.ch, err = s.conn.Channel(); err != nil {
 			return err
@@ -57,7 +56,7 @@ func (p *Publisher) runLane(ctx context.Context, s *session) (confirmed bool, er
 		return l.ch.Confirm(false)
 	})
 	if err != nil {
-		return false, fmt.Errorf("opening a publishing channel: %w", err)
+		return fmt.Errorf("opening a publishing channel: %w", err)
 	}
 	p.lane(+1)
 	ended := make(chan struct{})
@@ -82,9 +81,9 @@ func (p *Publisher) runLane(ctx context.Context, s *session) (confirmed bool, er
 	_ = s.within(context.WithoutCancel(ctx), closeTimeout, l.ch.Close)
 	<-ended
 	if ctx.Err() != nil {
-		return l.any, nil
+		return nil
 	}
-	return l.any, l.why
+	return l.why
 }
 
 // send puts a job's messages on the channel, as far as it gets.
@@ -165,7 +164,6 @@ func (l *lane) settle(confirms <-chan amqp.Confirmation, returns <-chan amqp.Ret
 		e := <-l.pending
 		l.p.flying.Add(-1)
 		e.j.settle(e.i, verdict(&e.j.msgs[e.i], c.Ack, back))
-		l.any = l.any || c.Ack
 		if len(l.pending) == 0 {
 			select {
 			case l.idle <- struct{}{}:

@@ -16,6 +16,7 @@ type metrics struct {
 	subscribed *prometheus.GaugeVec   // queue
 	connected  *prometheus.GaugeVec   // use
 	blocked    prometheus.Gauge
+	parked     *prometheus.GaugeVec // queue
 }
 
 var settlements = []string{"ack", "forward", "park", "requeue", "stale"}
@@ -47,6 +48,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		blocked: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "lapse_broker_blocked", Help: "1 while RabbitMQ blocks the publishing connection (resource alarm).",
 		}),
+		parked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lapse_parked_messages", Help: "Messages that wait for a person.",
+		}, []string{"queue"}),
 	}
 	for _, r := range []string{"confirmed", "returned", "nacked", "unknown", "blocked", "not_sent", "invalid"} {
 		m.published.WithLabelValues(r)
@@ -58,7 +62,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.unroutable, m.published, m.delivered, m.settled, m.pauses, m.subscribed, m.connected, m.blocked} {
+	for _, c := range []prometheus.Collector{m.unroutable, m.published, m.delivered, m.settled, m.pauses, m.subscribed, m.connected, m.blocked, m.parked} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
@@ -45,8 +46,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 			continue
 		}
 		log.Info("connected to RabbitMQ", zap.String("address", s.address), zap.Int("attempts", retry.n+1))
-		retry.succeeded()
+		since := time.Now()
 		p.serve(ctx, s)
+		retry.lasted(since)
 		if ctx.Err() == nil && !retry.failed(ctx, "lost the connection to RabbitMQ", s.err) {
 			break
 		}
@@ -104,10 +106,9 @@ func (p *Publisher) watch(ctx context.Context, s *session) {
 func (p *Publisher) lanes(ctx context.Context, s *session) {
 	retry := p.c.attempts(p.c.log)
 	for ctx.Err() == nil && s.alive() {
-		confirmed, err := p.runLane(ctx, s)
-		if confirmed {
-			retry.succeeded()
-		}
+		since := time.Now()
+		err := p.runLane(ctx, s)
+		retry.lasted(since)
 		if err == nil || ctx.Err() != nil || !s.alive() {
 			return
 		}

@@ -14,10 +14,9 @@ import (
 
 // ending says how a subscription ended. Neither pause nor lost = ctx ended.
 type ending struct {
-	subscribed bool  // the broker had accepted it
-	handled    bool  // at least one batch was handled
-	pause      error // nothing can be handled for now; the session is fine
-	lost       error // the channel, the connection or the queue is gone
+	handled bool  // at least one batch was handled
+	pause   error // nothing can be handled for now; the session is fine
+	lost    error // the channel, the connection or the queue is gone
 }
 
 // subscription is one channel with one consumer on it. One goroutine
@@ -84,7 +83,7 @@ func (k *Consumer) subscribe(ctx context.Context, s *session) ending {
 	if n := u.stale.Load(); n > 0 {
 		k.log.Info("deliveries of an ended session stay unsettled; they will come again", zap.Int64("count", n))
 	}
-	end.subscribed, end.handled = true, u.handled.Load()
+	end.handled = u.handled.Load()
 	return end
 }
 

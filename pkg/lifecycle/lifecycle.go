@@ -74,8 +74,21 @@ const (
 	stateStopped
 )
 
-var stateNames = map[state]string{
-	stateNew: "not started", stateStarting: "starting", stateRunning: "running", stateStopping: "stopping", stateStopped: "stopped",
+func (s state) String() string {
+	switch s {
+	case stateNew:
+		return "not started"
+	case stateStarting:
+		return "starting"
+	case stateRunning:
+		return "running"
+	case stateStopping:
+		return "stopping"
+	case stateStopped:
+		return "stopped"
+	}
+
+	return "unknown"
 }
 
 // App is one process's parts. Make it with New, register with Add and Go, then Run.
@@ -179,7 +192,7 @@ func (a *App) Ready() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.state != stateRunning {
-		return errors.New(stateNames[a.state])
+		return errors.New(a.state.String())
 	}
 
 	return nil

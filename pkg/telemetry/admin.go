@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/pprof" //nolint:gosec // its handlers on the default mux are never served; ours are behind AdminConfig.Pprof
+	"net/http/pprof"
 	"strconv"
 	"sync"
 	"time"

@@ -24,7 +24,7 @@ func DefaultLogConfig() LogConfig { return LogConfig{Level: "info", Format: "jso
 // Validate reports every fault, each beginning with its field's name.
 func (c LogConfig) Validate() error {
 	var errs []error
-	if _, ok := levels[c.Level]; !ok {
+	if _, ok := c.level(); !ok {
 		errs = append(errs, fmt.Errorf("level: must be debug, info, warn or error, got %q", c.Level))
 	}
 	if c.Format != "json" && c.Format != "console" {
@@ -34,8 +34,20 @@ func (c LogConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-var levels = map[string]zapcore.Level{
-	"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "warn": zapcore.WarnLevel, "error": zapcore.ErrorLevel,
+// level is strict: zap itself would take INFO and fatal, too.
+func (c LogConfig) level() (zapcore.Level, bool) {
+	switch c.Level {
+	case "debug":
+		return zapcore.DebugLevel, true
+	case "info":
+		return zapcore.InfoLevel, true
+	case "warn":
+		return zapcore.WarnLevel, true
+	case "error":
+		return zapcore.ErrorLevel, true
+	default:
+		return zapcore.InvalidLevel, false
+	}
 }
 
 // NewLogger returns a logger that writes one entry a line to w, which need not be safe for concurrent use. Times are UTC with
@@ -52,10 +64,11 @@ func NewLogger(c LogConfig, w io.Writer, fields ...zap.Field) (*zap.Logger, erro
 		},
 		EncodeDuration: zapcore.StringDurationEncoder, EncodeName: zapcore.FullNameEncoder,
 	}
+	level, _ := c.level()
 	encoder := zapcore.NewJSONEncoder(enc)
 	if c.Format == "console" {
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
 
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), levels[c.Level])).With(fields...), nil
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)).With(fields...), nil
 }

@@ -79,7 +79,7 @@ func TestRepeats(t *testing.T) {
 	require.Equal(t, 70*time.Second, last.ContextMap()["after"])
 	r.Failed("connecting", errors.New("access denied"))
 	require.Equal(t, 5, logs.Len(), "a new run of failures begins")
-	require.EqualValues(t, zap.WarnLevel, logs.All()[4].Level)
+	require.Equal(t, zap.WarnLevel, logs.All()[4].Level)
 }
 
 func TestBuildInfo(t *testing.T) {

@@ -1,0 +1,150 @@
+// Package pkg_test holds the tests of the house itself: what may import what.
+package pkg_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	module = "github.com/lapsehq/lapse/"
+	amqp   = "github.com/rabbitmq/amqp091-go"
+	gorm   = "gorm.io/"
+)
+
+// levels of the packages under pkg/: a package imports lower levels only. A package that is missing here has no place yet:
+// give it one, in docs/architecture.md too.
+func levels() map[string]int {
+	return map[string]int{
+		"coupon": 0, "ladder": 0, "telemetry": 0, "lifecycle": 0, "secret": 0,
+		"event": 1, "broker": 1, "store": 1,
+		"issuance": 2, "outbox": 2, "expiry": 2, "planner": 2, "notice": 2, "notice/inbox": 2, "delay": 2,
+		"config": 3,
+		"worker": 4,
+	}
+}
+
+// testOnly packages, and those below them, are for tests and lapsectl; they may use what they need.
+func testOnly(name string) bool {
+	top, _, _ := strings.Cut(name, "/")
+
+	return slices.Contains([]string{"testenv", "rig", "audit", "verify"}, top)
+}
+
+type goPackage struct {
+	ImportPath   string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", module+"...")
+	cmd.Dir = ".."
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	require.NoError(t, err, complaints.String())
+	var list []goPackage
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return list
+		} else {
+			require.NoError(t, err)
+		}
+		list = append(list, p)
+	}
+}
+
+// ours gives the path of a package of ours below pkg/, or what it is else ("cmd/publisher").
+func ours(path string) (name string, underPkg, ok bool) {
+	name, ok = strings.CutPrefix(path, module)
+	name, underPkg = strings.CutPrefix(name, "pkg/")
+
+	return name, underPkg, ok
+}
+
+func TestImportsGoDownwards(t *testing.T) {
+	level := levels()
+	seen := 0
+	for _, p := range packages(t) {
+		from, underPkg, ok := ours(p.ImportPath)
+		if !ok || !underPkg || testOnly(from) {
+			continue
+		}
+		require.Contains(t, level, from, "pkg/%s has no level", from)
+		seen++
+		for _, path := range p.Imports {
+			to, toPkg, ok := ours(path)
+			if !ok {
+				continue
+			}
+			require.True(t, toPkg, "pkg/%s imports %s", from, to)
+			require.False(t, testOnly(to), "pkg/%s imports %s, which is for tests", from, to)
+			require.Contains(t, level, to, "pkg/%s has no level", to)
+			within := strings.HasPrefix(from, to+"/") || strings.HasPrefix(to, from+"/")
+			require.True(t, level[to] < level[from] || within, "pkg/%s (level %d) imports pkg/%s (level %d)", from, level[from], to, level[to])
+			if level[from] == 2 {
+				require.NotEqual(t, "store", to, "pkg/%s imports store: a step declares the methods it needs", from)
+			}
+		}
+	}
+	require.Positive(t, seen)
+}
+
+func TestPurePackagesImportTheStandardLibraryOnly(t *testing.T) {
+	for _, p := range packages(t) {
+		if name, _, _ := ours(p.ImportPath); name != "coupon" && name != "ladder" {
+			continue
+		}
+		for _, path := range p.Imports {
+			first, _, _ := strings.Cut(path, "/")
+			require.NotContains(t, first, ".", "%s imports %s", p.ImportPath, path)
+		}
+	}
+}
+
+// TestOnlyImporters: one package speaks AMQP and one SQL, so that their rules are kept in one place. The audit has clients of its
+// own and shares no code with what it audits.
+func TestOnlyImporters(t *testing.T) {
+	for _, p := range packages(t) {
+		name, _, _ := ours(p.ImportPath)
+		for _, path := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if path == amqp {
+				require.Contains(t, []string{"broker", "audit"}, name, "imports amqp091-go")
+			}
+			if strings.HasPrefix(path, gorm) {
+				require.Equal(t, "store", name, "imports gorm")
+			}
+		}
+		for _, path := range p.Imports {
+			to, _, ok := ours(path)
+			if name == "audit" {
+				require.False(t, ok, "audit imports %s", to)
+			}
+			if ok && testOnly(to) {
+				require.True(t, testOnly(name) || name == "cmd/lapsectl", "%s imports %s, which is for tests and lapsectl", name, to)
+			}
+			if ok && (to == "config" || to == "worker") {
+				require.True(t, name == "worker" || testOnly(name) || strings.HasPrefix(name, "cmd/"), "%s imports %s, which is for cmd", name, to)
+			}
+		}
+	}
+}

@@ -114,6 +114,9 @@ func New(c Config, horizon, limit time.Duration, owner string, rows Rows, d Deli
 	return p
 }
 
+// idlePoll is between looks while the horizon is unlimited and nothing waits as a row.
+const idlePoll = time.Minute
+
 // errLost: another pod has taken the plan over.
 var errLost = errors.New("plan taken over by another pod")
 
@@ -130,9 +133,13 @@ func (p *Planner) Run(ctx context.Context) error {
 			return nil
 		case <-pause.C:
 		}
+		poll := p.config.Poll
 		err := p.announce(ctx, &announced)
 		if err == nil {
-			err = p.round(ctx)
+			var idle bool
+			if idle, err = p.round(ctx); idle {
+				poll = max(poll, idlePoll)
+			}
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -140,7 +147,7 @@ func (p *Planner) Run(ctx context.Context) error {
 		case err == nil || errors.Is(err, errLost):
 			failing = ""
 			wait.Reset()
-			pause.Reset(p.poll())
+			pause.Reset(poll)
 		default:
 			if err.Error() != failing {
 				failing = err.Error()
@@ -149,14 +156,6 @@ func (p *Planner) Run(ctx context.Context) error {
 			pause.Reset(wait.NextBackOff())
 		}
 	}
-}
-
-// poll is long when nothing ever waits as a row.
-func (p *Planner) poll() time.Duration {
-	if p.horizon == 0 {
-		return max(p.config.Poll, time.Minute)
-	}
-	return p.config.Poll
 }
 
 func (p *Planner) announce(ctx context.Context, done *bool) error {
@@ -172,24 +171,27 @@ func (p *Planner) announce(ctx context.Context, done *bool) error {
 	return nil
 }
 
-// round walks every slice that is due into the horizon.
-func (p *Planner) round(ctx context.Context) error {
+// round walks every slice that is due into the horizon; idle says that nothing will be for long.
+func (p *Planner) round(ctx context.Context) (idle bool, err error) {
 	place, held, err := p.claim(ctx)
 	if err != nil || !held {
-		return err
+		return false, err
 	}
 	defer p.release(ctx, place.Epoch)
+	if place.Horizon == 0 && place.Frontier.IsZero() {
+		return true, nil
+	}
 	// A verb that read the former horizon may still be in its transaction.
 	if place.Now.Sub(place.HorizonSince) < p.limit {
-		return nil
+		return false, nil
 	}
 	for ctx.Err() == nil {
 		more, err := p.step(ctx, &place)
 		if err != nil || !more {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return false, nil
 }
 
 func (p *Planner) claim(ctx context.Context) (coupon.PlanPlace, bool, error) {

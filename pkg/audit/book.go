@@ -169,11 +169,12 @@ func (b *book) odd(format string, args ...any) {
 
 // Progress is what was heard so far, for a live view.
 type Progress struct {
-	Issued  int // coupon.issued events, of waiting coupons too
-	Granted int // coupon.issued events of coupons that are to end
-	Refused int // coupon.refused events
-	Ended   int // asked ends that have passed on the database's clock
-	Expired int // coupon.expired events
+	Issued  int       // coupon.issued events, of waiting coupons too
+	Granted int       // coupon.issued events of coupons that are to end
+	Refused int       // coupon.refused events
+	Last    time.Time // the last end asked for
+	Ended   int       // asked ends that have passed on the database's clock
+	Expired int       // coupon.expired events
 	P50     time.Duration
 	Max     time.Duration // lateness of the last thousand events, when heard
 }
@@ -191,6 +192,9 @@ func (a *Audit) Progress() Progress {
 	p := Progress{
 		Issued: len(b.issued), Granted: b.granted, Expired: len(b.expired),
 		Ended: sort.Search(len(b.ends), func(i int) bool { return b.ends[i].After(now) }),
+	}
+	if n := len(b.ends); n > 0 {
+		p.Last = b.ends[n-1]
 	}
 	for _, n := range b.refused {
 		p.Refused += n

@@ -77,10 +77,16 @@ func (f *Fleet) Start(ctx context.Context) error {
 	return nil
 }
 
-// Add brings another program, not yet started.
+// Add brings another program, not yet started, or tells how one is to be started from now on.
 func (f *Fleet) Add(p Program) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for i := range f.programs {
+		if f.programs[i].Name == p.Name {
+			f.programs[i] = p
+			return
+		}
+	}
 	f.programs = append(f.programs, p)
 }
 
@@ -181,7 +187,7 @@ func (f *Fleet) WaitReady(ctx context.Context, name string) error {
 	life := f.running[name]
 	f.mu.Unlock()
 	if life == nil {
-		return fmt.Errorf("%s is not running:\n%s", name, f.Tail(name))
+		return fmt.Errorf("%s ended before it was ready:\n%s", name, f.Tail(name))
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Second}
 	tick := time.NewTicker(readyPoll)

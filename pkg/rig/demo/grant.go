@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	chunk       = 200  // grants of one event
-	outstanding = 3000 // grants sent and not answered, at most: what the publisher holds must not outlive its ends
+	chunk       = 200         // grants of one event
+	fewest      = 400         // grants sent and not answered: at least,
+	most        = 4000        // at most,
+	ahead       = time.Second // and else what is answered in so long, so that none waits past its end
 	answerPoll  = 20 * time.Millisecond
 	answerLimit = 60 * time.Second // without any answer
 )
@@ -34,10 +36,12 @@ func (r *run) grant(ctx context.Context) (time.Duration, error) {
 	r.cfg.View.Step(fmt.Sprintf("granting %d coupons, and %d that will be waiting", r.cfg.Coupons, r.cfg.Waiting))
 	start := time.Now()
 	total := r.cfg.Coupons + r.cfg.Waiting
-	for sent := 0; sent < total; sent = r.plan.sent {
-		if err := r.answered(ctx, sent-outstanding); err != nil {
+	for outstanding := fewest; r.plan.sent < total; {
+		if err := r.answered(ctx, r.plan.sent-outstanding); err != nil {
 			return 0, err
 		}
+		rate := float64(r.plan.sent-outstanding) / time.Since(start).Seconds()
+		outstanding = min(most, max(fewest, int(rate*ahead.Seconds())))
 		if err := r.send(ctx, publisher); err != nil {
 			return 0, err
 		}
@@ -51,9 +55,12 @@ func (r *run) grant(ctx context.Context) (time.Duration, error) {
 
 func (r *run) send(ctx context.Context, publisher *broker.Publisher) error {
 	now := r.audit.Now()
-	asks, err := r.plan.next(now, chunk)
-	if err != nil {
-		return err
+	asks, moved := r.plan.next(now, chunk)
+	if moved {
+		r.cfg.View.Step("granting takes longer than that: the last end moves to " + r.plan.last.Format(time.TimeOnly) + " UTC")
+		if err := r.renotify(ctx); err != nil {
+			return err
+		}
 	}
 	grants := make([]coupon.Grant, len(asks))
 	for i, ask := range asks {

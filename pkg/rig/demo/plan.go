@@ -21,19 +21,19 @@ const (
 )
 
 // schedule is what is asked for: the ends are drawn chunk by chunk as the grants are sent, so that none lies before
-// its grant however long granting takes; the last end is fixed beforehand.
+// its grant however long granting takes. The last end is set beforehand, and moves only if granting turns out to take
+// longer than that.
 type schedule struct {
-	cfg   Config
-	start time.Time
-	last  time.Time
-	lead  time.Duration
-	draw  *rand.Rand
-	sent  int
+	cfg  Config
+	last time.Time
+	lead time.Duration
+	draw *rand.Rand
+	sent int
 }
 
 // newSchedule plans from now (of the database's clock) on.
 func newSchedule(cfg Config, now time.Time) *schedule {
-	s := &schedule{cfg: cfg, start: now, lead: min(lead, cfg.Over*3/5)}
+	s := &schedule{cfg: cfg, lead: min(lead, cfg.Over*3/5)}
 	if cfg.Kill == Publisher {
 		s.lead = min(leadKilled, cfg.Over*3/5)
 	}
@@ -55,17 +55,14 @@ func (s *schedule) closes() time.Time {
 	}
 }
 
-// next gives up to n asks, nothing after the last one. It fails if their ends could not lie between lead from now and
-// the last end.
-func (s *schedule) next(now time.Time, n int) ([]audit.Ask, error) {
-	var asks []audit.Ask
+// next gives up to n asks, nothing after the last one, and tells whether the last end has moved.
+func (s *schedule) next(now time.Time, n int) (asks []audit.Ask, moved bool) {
 	first := now.Add(s.lead + time.Second).Truncate(time.Second)
+	if s.sent < s.cfg.Coupons && s.last.Before(first) {
+		s.last, moved = now.Add(s.lead+s.cfg.Over).Truncate(time.Second), true
+	}
 	for ; n > 0 && s.sent < s.cfg.Coupons; n-- {
 		span := int64(s.last.Sub(first) / time.Second)
-		if span < 0 {
-			return nil, fmt.Errorf("granting %d coupons takes longer here than they are to live: sent %d in %s; give --over more time",
-				s.cfg.Coupons, s.sent, now.Sub(s.start).Round(time.Second))
-		}
 		i := s.sent
 		asks = append(asks, audit.Ask{
 			Key: fmt.Sprintf("demo-%07d", i+1), User: fmt.Sprintf("demo-user-%06d", i%s.cfg.Users+1),
@@ -77,7 +74,7 @@ func (s *schedule) next(now time.Time, n int) ([]audit.Ask, error) {
 		asks = append(asks, s.waiting(s.sent-s.cfg.Coupons))
 		s.sent++
 	}
-	return asks, nil
+	return asks, moved
 }
 
 // waiting spreads the coupons that outlive the run evenly over the orders of magnitude, so that every level of the

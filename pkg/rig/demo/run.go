@@ -140,13 +140,32 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	r.plan = newSchedule(r.cfg, r.audit.Now())
-	r.fleet.Add(r.place.program(r.cfg.Bin, Notifier, map[string]string{
+	r.fleet.Add(r.notifier())
+	return nil
+}
+
+// notifier is told the last end, so that whatever expires is in one notice.
+func (r *run) notifier() rig.Program {
+	return r.place.program(r.cfg.Bin, Notifier, map[string]string{
 		"LAPSE__NOTICE__NOT_BEFORE": r.plan.closes().Format(time.RFC3339),
 		"LAPSE__NOTICE__QUIET":      quiet.String(),
 		"LAPSE__NOTICE__MAX_AGE":    "48h",
 		"LAPSE__NOTICE__MAX_ITEMS":  fmt.Sprint(maxItems),
-	}))
-	return r.fleet.StartOne(ready, Notifier)
+	})
+}
+
+// renotify starts the notifier again, since the last end has moved.
+func (r *run) renotify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	if err := r.fleet.WaitReady(ctx, Notifier); err != nil {
+		return err
+	}
+	if err := r.fleet.StopOne(ctx, Notifier); err != nil {
+		return err
+	}
+	r.fleet.Add(r.notifier())
+	return r.fleet.StartOne(ctx, Notifier)
 }
 
 func (r *run) prepareDatabase(ctx context.Context) error {
@@ -201,25 +220,38 @@ func (r *run) watched(ctx context.Context) (Result, error) {
 
 func (r *run) progress() Progress {
 	p := Progress{Progress: r.audit.Progress(), Coupons: r.cfg.Coupons}
+	if p.Last.IsZero() {
+		p.Last = r.audit.Now().Add(r.cfg.Over)
+	}
 	r.mu.Lock()
 	p.Told = r.told
 	r.mu.Unlock()
-	p.Left = max(0, r.plan.last.Sub(r.audit.Now()))
+	p.Left = max(0, p.Last.Sub(r.audit.Now()))
 	p.Due = max(0, min(p.Ended, p.Granted)-p.Expired)
 	p.Waiting = max(0, p.Issued-p.Expired-p.Due)
 	return p
 }
 
 func (r *run) walk(ctx context.Context) (Result, error) {
-	var killing sync.WaitGroup
-	killed := make(chan error, 1)
-	killer, stop := context.WithCancel(ctx)
-	killing.Go(func() { killed <- r.kill(killer) })
-	defer killing.Wait()
+	// The notifier had to know the last end; its queue holds what it is not yet there for.
+	beside, stop := context.WithCancel(ctx)
+	var besides sync.WaitGroup
+	defer besides.Wait()
 	defer stop()
+	notifying, killed := make(chan error, 1), make(chan error, 1)
+	besides.Go(func() {
+		ready, cancel := context.WithTimeout(beside, readyLimit)
+		defer cancel()
+		err := r.fleet.StartOne(ready, Notifier)
+		notifying <- err
+		if err == nil {
+			err = r.kill(beside)
+		}
+		killed <- err
+	})
 
 	granting, err := r.grant(ctx)
-	if err != nil {
+	if err := errors.Join(err, <-notifying); err != nil {
 		return Result{}, err
 	}
 	if err := r.damage(ctx); err != nil {

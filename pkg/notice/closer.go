@@ -40,7 +40,9 @@ type Closer struct {
 }
 
 // NewCloser makes the loop that tells by the channels, in their order. now must carry a monotonic reading.
-func NewCloser(c Config, store CloseStore, texts *Texts, channels []Channel, log *zap.Logger, reg prometheus.Registerer, now func() time.Time) (*Closer, error) {
+func NewCloser(c Config, store CloseStore, texts *Texts, channels []Channel, log *zap.Logger,
+	reg prometheus.Registerer, now func() time.Time,
+) (*Closer, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("notice config: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,6 +41,13 @@ func (b *book) open(id uint64, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.due[id] = at
+}
+
+// looked gives the instants at which the loop asked for due windows.
+func (b *book) looked() []time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.looks)
 }
 
 func (b *book) total() (n int) {
@@ -172,14 +180,15 @@ func TestCloserLooksWhenItMust(t *testing.T) {
 		start := time.Now()
 		stop := running(t, k)
 		time.Sleep(10*time.Second + time.Millisecond)
-		require.Len(t, b.looks, 11, "idle: once a second")
+		require.Len(t, b.looked(), 11, "idle: once a second")
 
 		b.open(1, time.Now().Add(30*time.Second))
 		b.open(2, start.Add(20*time.Second+300*time.Millisecond))
 		b.open(3, start.Add(20*time.Second+310*time.Millisecond))
 		time.Sleep(10*time.Second + 600*time.Millisecond)
 		require.Equal(t, 4, b.total(), "two windows on two channels")
-		last := b.looks[len(b.looks)-2:]
+		looks := b.looked()
+		last := looks[len(looks)-2:]
 		require.Equal(t, []time.Duration{20*time.Second + 300*time.Millisecond, 20*time.Second + 500*time.Millisecond},
 			[]time.Duration{last[0].Sub(start), last[1].Sub(start)}, "at the instant, and the near one not before the least wait is over")
 		stop()
@@ -320,7 +329,7 @@ func TestCloserBacksOff(t *testing.T) {
 		k, _ := closer(t, b, zap.New(core), nil)
 		stop := running(t, k)
 		time.Sleep(10 * time.Minute)
-		require.Less(t, len(b.looks), 150)
+		require.Less(t, len(b.looked()), 150)
 		require.Equal(t, 1, logs.Len(), "said once")
 		b.mu.Lock()
 		away = false

@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,11 +31,11 @@ func TestFromEventToInbox(t *testing.T) {
 	require.NoError(t, err)
 	d.Store(t) // migrates
 	batch := make([]broker.Delivery, coupons)
+	rows := make([]string, coupons)
 	ended := time.Now().Add(-time.Minute).Truncate(time.Second)
 	for i := range batch {
 		id, user := uint64(i+1), fmt.Sprint("u", i%users) //nolint:gosec // small
-		d.Exec(t, `INSERT INTO coupon (id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at)
-			VALUES (?,1,1,'',?,4,2,'2026-01-01','2026-02-01','2026-02-01','2026-01-01')`, id, user)
+		rows[i] = fmt.Sprintf("(%d,1,1,'','%s',4,2,'2026-01-01','2026-02-01','2026-02-01','2026-01-01')", id, user)
 		_, _, body, err := codec.Transition(coupon.Transition{
 			CouponID: id, Version: 2, From: coupon.Unused, To: coupon.Expired, Cause: coupon.CauseLadder, UserID: user,
 			Terms: coupon.Terms{TemplateID: 1, Revision: 1, Value: 500, Currency: "CNY"}, ExpiresAt: ended, DueAt: ended, At: ended,
@@ -42,6 +43,8 @@ func TestFromEventToInbox(t *testing.T) {
 		require.NoError(t, err)
 		batch[i] = broker.Delivery{Body: body}
 	}
+	d.Exec(t, `INSERT INTO coupon (id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at) VALUES `+
+		strings.Join(rows, ","))
 
 	config := notice.DefaultConfig()
 	config.Quiet, config.Batch = 500*time.Millisecond, 16

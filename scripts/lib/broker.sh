@@ -46,7 +46,11 @@ CONF
 
 # rabbitmq_environment DATA: the node's environment, with its data seen at DATA.
 rabbitmq_environment() {
-  local loopback='-kernel inet_dist_use_interface {127,0,0,1}'
+  local loopback='-kernel inet_dist_use_interface {127,0,0,1}' patient
+  # A dead-letter worker whose queue was deleted just after its declaration, as tests do all day, crashes,
+  # is restarted, crashes again, and takes the supervisor of them all along: no at-least-once queue of the
+  # node forwards anything until it is restarted. On this node such a worker is not restarted.
+  patient='-eval catch(sys:replace_state(rabbit_fifo_dlx_sup,fun(S)->{I,M}=element(4,S),setelement(4,S,{I,maps:map(fun(_,C)->setelement(5,C,temporary)end,M)})end)).'
   RABBITMQ_ENV=(
     "HOME=$1/home" "PATH=/usr/sbin:/usr/bin:/sbin:/bin" LANG=C.UTF-8
     "ERL_EPMD_PORT=$PORT_EPMD" ERL_EPMD_ADDRESS=127.0.0.1
@@ -55,7 +59,7 @@ rabbitmq_environment() {
     "RABBITMQ_CONFIG_FILES=$1/conf.d" "RABBITMQ_ADVANCED_CONFIG_FILE=$1/advanced.config"
     "RABBITMQ_ENABLED_PLUGINS_FILE=$1/enabled_plugins"
     "RABBITMQ_MNESIA_BASE=$1/mnesia" "RABBITMQ_LOG_BASE=$1/log" "RABBITMQ_GENERATED_CONFIG_DIR=$1/config"
-    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=$loopback" "RABBITMQ_CTL_ERL_ARGS=$loopback"
+    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=$loopback $patient" "RABBITMQ_CTL_ERL_ARGS=$loopback"
     "RABBITMQ_CTL_DIST_PORT_MIN=$((PORT_DISTRIBUTION + 1))" "RABBITMQ_CTL_DIST_PORT_MAX=$((PORT_DISTRIBUTION + 9))"
     RABBITMQ_LOG=-color
     # The start script then replaces itself by the node, so that the pid is the node's.
@@ -90,7 +94,7 @@ epmd_start() {
   process_await epmd 10 port_listens "$PORT_EPMD"
 }
 
-rabbitmq_await() { process_await rabbitmq 120 rabbitmq_answers; }
+rabbitmq_await() { process_await rabbitmq 180 rabbitmq_answers; }
 
 rabbitmq_answers() { port_listens "$PORT_AMQP" && broker_api GET /api/vhosts/lapse >/dev/null; }
 

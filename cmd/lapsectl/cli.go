@@ -19,6 +19,13 @@ import (
 type cli struct {
 	Help    helpFlag    `short:"h" help:"Show what can be given here."`
 	Version versionFlag `help:"Show the version."`
+	Config  configFlag  `short:"c" placeholder:"FILE" help:"Read the configuration from this YAML file: any worker's. LAPSE__SECTION__KEY variables win over it."`
+
+	Migrate  migrateCommand  `cmd:"" help:"Bring the database's schema up, take it down, or show where it is."`
+	Template templateCommand `cmd:"" help:"Create, revise and show what coupons are issued from."`
+	Grant    grantCommand    `cmd:"" help:"Ask for coupons, over RabbitMQ."`
+	Events   eventsCommand   `cmd:"" help:"Watch events as they come."`
+	Explain  explainCommand  `cmd:"" help:"Show what is known of a coupon."`
 
 	Demo demoCommand `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
 }
@@ -39,14 +46,17 @@ var errShown = errors.New("shown")
 // system is everything that a command gets from outside.
 type system struct {
 	args           []string
+	environ        []string
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	lookup         func(name string) (string, bool) // of the environment
 	executable     string                           // lapsectl itself; the workers lie beside it
 	dir            string                           // the working directory
+	config         string                           // the file that --config names
 }
 
 func newSystem(args []string) *system {
-	s := &system{args: args, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv}
+	s := &system{args: args, environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv}
 	// Neither can be had on every system; what needs them says so.
 	s.executable, _ = os.Executable()
 	s.dir, _ = os.Getwd()

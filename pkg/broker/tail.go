@@ -80,8 +80,12 @@ func (c *Client) Tail(ctx context.Context, exchange string, keys []string, ready
 }
 
 func tailEnd(closed <-chan *amqp.Error) error {
-	if e := <-closed; e != nil {
-		return fmt.Errorf("watching ended: %w", e)
+	select {
+	case e := <-closed:
+		if e != nil {
+			return fmt.Errorf("watching ended: %w", e)
+		}
+	default: // the broker cancelled the consumer
 	}
-	return errors.New("watching ended: the deliveries ended")
+	return errors.New("watching ended: no more deliveries")
 }

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/store"
+)
+
+// explainedJSON is what explain --json prints; docs/lapsectl.md documents it. Ids are strings, instants RFC 3339 in
+// UTC, what is not there is null.
+type explainedJSON struct {
+	CouponID  string        `json:"coupon_id"`
+	Now       string        `json:"now"`
+	Status    string        `json:"status"` // of the row
+	SeenAs    string        `json:"seen_as"`
+	Version   uint32        `json:"version"`
+	UserID    string        `json:"user_id"`
+	BatchID   *string       `json:"batch_id"`
+	Issuer    string        `json:"issuer"`
+	GrantKey  *string       `json:"grant_key"`
+	Template  templateBrief `json:"template"`
+	ValidFrom *string       `json:"valid_from"`
+	ExpiresAt *string       `json:"expires_at"` // null: never
+	DueAt     *string       `json:"due_at"`
+	GrantedAt *string       `json:"granted_at"`
+	LockedAt  *string       `json:"locked_at"`
+	LockUntil *string       `json:"lock_until"`
+	OrderID   *string       `json:"order_id"`
+	UsedAt    *string       `json:"used_at"`
+	ExpiredAt *string       `json:"expired_at"`
+	Cause     *string       `json:"expire_cause"`
+	Beyond    bool          `json:"beyond_horizon"`
+	History   []stepJSON    `json:"history"`
+	Outbox    []outboxJSON  `json:"outbox"`
+	Notices   []windowJSON  `json:"notices"`
+}
+
+type templateBrief struct {
+	ID        string      `json:"id"`
+	Revision  uint32      `json:"revision"`
+	Name      string      `json:"name"`
+	Value     int64       `json:"value"` // minor units
+	Currency  string      `json:"currency"`
+	Rule      coupon.Rule `json:"rule"`
+	Precision string      `json:"precision"`
+}
+
+type stepJSON struct {
+	Version   uint32  `json:"version"`
+	At        string  `json:"at"`
+	From      *string `json:"from"` // null: the grant
+	To        string  `json:"to"`
+	Cause     string  `json:"cause"`
+	TriggerID *string `json:"trigger_id"`
+	Origin    *string `json:"origin"`
+	OrderID   *string `json:"order_id"`
+	Actor     *string `json:"actor"`
+	Reason    *string `json:"reason"`
+	ExpiresAt *string `json:"expires_at"`
+}
+
+type outboxJSON struct {
+	ID        string  `json:"id"`
+	Lane      string  `json:"lane"` // trigger, event
+	Key       string  `json:"key"`
+	MessageID string  `json:"message_id"`
+	DeliverAt *string `json:"deliver_at"`
+	Since     string  `json:"since"`
+	Refused   int     `json:"refused"`
+	Parked    bool    `json:"parked"`
+	Reason    *string `json:"reason"`
+}
+
+type windowJSON struct {
+	EventID  string        `json:"event_id"`
+	Dropped  *string       `json:"dropped"` // why the notice does not count it
+	WindowID string        `json:"window_id"`
+	Kind     string        `json:"kind"`
+	Items    int           `json:"items"`
+	OpenedAt string        `json:"opened_at"`
+	ClosedAt *string       `json:"closed_at"`
+	ClosedBy *string       `json:"closed_by"`
+	Channels []channelJSON `json:"channels"`
+}
+
+type channelJSON struct {
+	Channel   string  `json:"channel"`
+	Items     int     `json:"items"`
+	State     string  `json:"state"`
+	Reason    *string `json:"reason"`
+	Attempts  int     `json:"attempts"`
+	SettledAt *string `json:"settled_at"`
+}
+
+func explainedOf(e store.Explanation) explainedJSON {
+	t := e.Template
+	out := explainedJSON{
+		CouponID: strconv.FormatUint(e.ID, 10), Now: instant(e.Now), Status: e.Status.String(), SeenAs: e.Seen.String(), Version: e.Version,
+		UserID: e.UserID, BatchID: orNull(e.BatchID), Issuer: e.Issuer, GrantKey: orNull(e.GrantKey),
+		Template: templateBrief{
+			ID: strconv.FormatUint(t.ID, 10), Revision: t.Revision, Name: t.Name, Value: t.Terms.Value, Currency: t.Terms.Currency,
+			Rule: t.Rule, Precision: string(t.Terms.Precision),
+		},
+		ValidFrom: end(e.ValidFrom), ExpiresAt: end(e.ExpiresAt), DueAt: end(e.DueAt), GrantedAt: end(e.GrantedAt),
+		LockedAt: end(e.LockedAt), LockUntil: end(e.LockUntil), OrderID: orNull(e.OrderID), UsedAt: end(e.UsedAt),
+		ExpiredAt: end(e.ExpiredAt), Cause: orNull(string(e.Cause)), Beyond: e.Beyond,
+		History: []stepJSON{}, Outbox: []outboxJSON{}, Notices: []windowJSON{},
+	}
+	for _, h := range e.History {
+		step := stepJSON{
+			Version: h.Version, At: instant(h.At), To: h.To.String(), Cause: string(h.Cause), TriggerID: orNull(h.TriggerID),
+			Origin: orNull(string(h.Origin)), OrderID: orNull(h.OrderID), Actor: orNull(h.Actor), Reason: orNull(h.Reason), ExpiresAt: end(h.ExpiresAt),
+		}
+		if h.From != 0 {
+			step.From = orNull(h.From.String())
+		}
+		out.History = append(out.History, step)
+	}
+	for _, w := range e.Outbox {
+		out.Outbox = append(out.Outbox, outboxJSON{
+			ID: strconv.FormatUint(w.ID, 10), Lane: laneName(w.Lane), Key: w.Key, MessageID: w.MsgID, DeliverAt: end(w.DeliverAt),
+			Since: instant(w.Since), Refused: w.Refused, Parked: w.Parked, Reason: orNull(w.Reason),
+		})
+	}
+	for _, w := range e.Notices {
+		window := windowJSON{
+			EventID: w.EventID, Dropped: orNull(w.Dropped), WindowID: strconv.FormatUint(w.WindowID, 10), Kind: string(w.Kind), Items: w.Items,
+			OpenedAt: instant(w.OpenedAt), ClosedAt: end(w.ClosedAt), ClosedBy: orNull(w.ClosedBy), Channels: []channelJSON{},
+		}
+		for _, n := range w.Notices {
+			window.Channels = append(window.Channels, channelJSON{
+				Channel: string(n.Channel), Items: n.Items, State: n.State, Reason: orNull(n.Reason), Attempts: n.Attempts, SettledAt: end(n.SettledAt),
+			})
+		}
+		out.Notices = append(out.Notices, window)
+	}
+	return out
+}
+
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// end is null for what has not happened, and for what never will.
+func end(t time.Time) *string {
+	if coupon.IsNever(t) {
+		return nil
+	}
+	return orNull(instant(t))
+}

@@ -207,6 +207,18 @@ func (a *Audit) Progress() Progress {
 	return p
 }
 
+// Answered counts the grants heard of as issued or refused.
+func (a *Audit) Answered() int {
+	b := &a.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := len(b.issued)
+	for _, refused := range b.refused {
+		n += refused
+	}
+	return n
+}
+
 // Refusals renders the codes of refused grants, most first.
 func (a *Audit) Refusals() string {
 	b := &a.book

@@ -12,10 +12,7 @@ import (
 )
 
 const (
-	chunk       = 200         // grants of one event
-	fewest      = 400         // grants sent and not answered: at least,
-	most        = 4000        // at most,
-	ahead       = time.Second // and else what is answered in so long, so that none waits past its end
+	chunk       = 200 // grants of one event
 	answerPoll  = 20 * time.Millisecond
 	answerLimit = 60 * time.Second // without any answer
 )
@@ -36,15 +33,23 @@ func (r *run) grant(ctx context.Context) (time.Duration, error) {
 	r.cfg.View.Step(fmt.Sprintf("granting %d coupons, and %d that will be waiting", r.cfg.Coupons, r.cfg.Waiting))
 	start := time.Now()
 	total := r.cfg.Coupons + r.cfg.Waiting
-	for outstanding := fewest; r.plan.sent < total; {
-		if err := r.answered(ctx, r.plan.sent-outstanding); err != nil {
+	pace := &pace{}
+	for r.plan.sent < total {
+		if err := r.answered(ctx, r.plan.sent-pace.outstanding()); err != nil {
 			return 0, err
 		}
-		rate := float64(r.plan.sent-outstanding) / time.Since(start).Seconds()
-		outstanding = min(most, max(fewest, int(rate*ahead.Seconds())))
-		if err := r.send(ctx, publisher); err != nil {
+		pace.answered(r.audit.Answered(), time.Now())
+		if r.plan.move(r.audit.Now(), pace.slowest) {
+			r.cfg.View.Step("granting takes longer than that: the last end moves to " + r.plan.last.Format(time.TimeOnly) + " UTC")
+			if err := r.renotify(ctx); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if err := r.send(ctx, publisher, pace.slowest); err != nil {
 			return 0, err
 		}
+		pace.sent(r.plan.sent, time.Now())
 	}
 	err = r.answered(ctx, total)
 	if errors.Is(err, errSilent) {
@@ -53,15 +58,9 @@ func (r *run) grant(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-func (r *run) send(ctx context.Context, publisher *broker.Publisher) error {
+func (r *run) send(ctx context.Context, publisher *broker.Publisher, slowest time.Duration) error {
 	now := r.audit.Now()
-	asks, moved := r.plan.next(now, chunk)
-	if moved {
-		r.cfg.View.Step("granting takes longer than that: the last end moves to " + r.plan.last.Format(time.TimeOnly) + " UTC")
-		if err := r.renotify(ctx); err != nil {
-			return err
-		}
-	}
+	asks := r.plan.next(now, slowest, chunk)
 	grants := make([]coupon.Grant, len(asks))
 	for i, ask := range asks {
 		grants[i] = coupon.Grant{Key: ask.Key, TemplateID: r.template, UserID: ask.User, BatchID: "demo", ExpiresAt: ask.End}
@@ -98,8 +97,7 @@ func (r *run) answered(ctx context.Context, want int) error {
 	defer tick.Stop()
 	last, since := -1, time.Now()
 	for {
-		p := r.audit.Progress()
-		have := p.Issued + p.Refused
+		have := r.audit.Answered()
 		switch {
 		case have >= want:
 			return nil

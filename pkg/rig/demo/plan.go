@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	lead       = 5 * time.Second  // from sending a grant to the earliest end in it
+	lead       = 5 * time.Second // from sending a grant to the earliest end in it
+	leadMost   = 40 * time.Second
 	leadKilled = 10 * time.Second // the same while the publisher may be down
 	perSecond  = 800              // grants that any machine manages
 	closing    = 5 * time.Second  // from the last end to the closing of the notices' windows
@@ -55,11 +56,27 @@ func (s *schedule) closes() time.Time {
 	}
 }
 
-// next gives up to n asks, nothing after the last one, and tells whether the last end has moved.
-func (s *schedule) next(now time.Time, n int) (asks []audit.Ask, moved bool) {
-	first := now.Add(s.lead + time.Second).Truncate(time.Second)
-	if s.sent < s.cfg.Coupons && s.last.Before(first) {
-		s.last, moved = now.Add(s.lead+s.cfg.Over).Truncate(time.Second), true
+// first is the earliest end that a grant sent now may have; slowest is how long the slowest of the last answers took.
+func (s *schedule) first(now time.Time, slowest time.Duration) time.Time {
+	return now.Add(max(s.lead, min(3*slowest, leadMost)) + time.Second).Truncate(time.Second)
+}
+
+// move puts the last end off if grants sent now could not end before it, and says whether it has.
+func (s *schedule) move(now time.Time, slowest time.Duration) bool {
+	first := s.first(now, slowest)
+	if s.sent >= s.cfg.Coupons || !s.last.Before(first) {
+		return false
+	}
+	s.last = first.Add(s.cfg.Over).Truncate(time.Second)
+	return true
+}
+
+// next gives up to n asks, nothing after the last one.
+func (s *schedule) next(now time.Time, slowest time.Duration, n int) []audit.Ask {
+	var asks []audit.Ask
+	first := s.first(now, slowest)
+	if s.last.Before(first) {
+		first = s.last // a moment ago there was time
 	}
 	for ; n > 0 && s.sent < s.cfg.Coupons; n-- {
 		span := int64(s.last.Sub(first) / time.Second)
@@ -74,7 +91,7 @@ func (s *schedule) next(now time.Time, n int) (asks []audit.Ask, moved bool) {
 		asks = append(asks, s.waiting(s.sent-s.cfg.Coupons))
 		s.sent++
 	}
-	return asks, moved
+	return asks
 }
 
 // waiting spreads the coupons that outlive the run evenly over the orders of magnitude, so that every level of the

@@ -117,11 +117,11 @@ rabbitmq_recreate() {
 }
 
 rabbitmq_token() {
-  broker_api GET /api/vhosts/lapse | grep -oE '"description":"[^"]*"' | head -n1 | cut -d'"' -f4
+  broker_api GET /api/vhosts/lapse | grep -oE '"description":"[^"]*"' | head -n1 | cut -d'"' -f4 || true
 }
 
 rabbitmq_version() {
-  broker_api GET /api/overview | grep -oE '"rabbitmq_version":"[^"]*"' | head -n1 | cut -d'"' -f4
+  broker_api GET /api/overview | grep -oE '"rabbitmq_version":"[^"]*"' | head -n1 | cut -d'"' -f4 || true
 }
 
 rabbitmq_stop() { process_stop rabbitmq 60; }
@@ -136,7 +136,7 @@ broker_api() {
     exec 3<>"/dev/tcp/127.0.0.1/$PORT_MANAGEMENT" || exit 1
     printf '%s %s HTTP/1.0\r\nHost: localhost\r\nAuthorization: Basic %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' \
       "$1" "$2" "$auth" "${#body}" "$body" >&3
-    timeout 20 cat <&3
+    limited 20 cat <&3
   ) || return 1
   status=${reply#* }
   [[ ${status:0:1} == 2 ]] || return 1

@@ -2,7 +2,7 @@
 # The stack in containers, where a Docker engine answers. The project's name is derived from the
 # checkout, so that only this checkout's containers are ever stopped.
 
-docker_answers() { command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1; }
+docker_answers() { command -v docker >/dev/null && limited 10 docker info >/dev/null 2>&1; }
 
 compose_require() {
   docker_answers || die "this stack runs in Docker, and no engine answers (docker info); start it, or: scripts/stack down --purge"

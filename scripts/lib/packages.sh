@@ -11,7 +11,7 @@ as_root() {
   elif command -v sudo >/dev/null; then
     sudo "$@"
   else
-    die "this needs root: $*  (run scripts/stack up as root once, or install sudo)"
+    die "this needs root, and there is no sudo: $*"
   fi
 }
 

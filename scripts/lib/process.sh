@@ -98,8 +98,8 @@ process_await() {
 port_inode() {
   local hex
   printf -v hex '%04X' "$1"
-  cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
-    awk -v port=":$hex" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }'
+  awk -v port=":$hex" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }' \
+    /proc/net/tcp /proc/net/tcp6 2>/dev/null || true # without IPv6 there is no second file
 }
 
 port_holder() { # INODE: "pid 12 (name)" as far as we may look
@@ -123,3 +123,10 @@ port_check() {
 }
 
 port_listens() { [[ -n $(port_inode "$1") ]]; }
+
+# limited SECONDS COMMAND…: with a deadline where the machine has timeout(1).
+limited() {
+  local seconds=$1
+  shift
+  if command -v timeout >/dev/null; then timeout "$seconds" "$@"; else "$@"; fi
+}

@@ -10,6 +10,7 @@ die() {
 
 # state_lock holds an exclusive lock until the script ends; servers are started with it closed.
 state_lock() {
+  [[ ! -e $STACK_DIR || -O $STACK_DIR ]] || die "$STACK_DIR belongs to $(stat -c %U "$STACK_DIR"); run scripts/stack as that user"
   mkdir -p "$STACK_DIR"/{run,log}
   chmod 700 "$STACK_DIR"
   exec 9>"$STACK_DIR/lock"

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	eastasian "golang.org/x/text/width"
 )
 
 // table is text in columns, without colours.
@@ -19,7 +21,7 @@ func (t table) String() string {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], width(shown(cell)))
+			widths[i] = max(widths[i], cellWidth(shown(cell)))
 		}
 	}
 	var b strings.Builder
@@ -29,12 +31,24 @@ func (t table) String() string {
 			cell = shown(cell)
 			line.WriteString(cell)
 			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", widths[i]-width(cell)+2))
+				line.WriteString(strings.Repeat(" ", widths[i]-cellWidth(cell)+2))
 			}
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
 	return b.String()
+}
+
+// cellWidth is how wide a terminal draws text: Chinese characters take two places.
+func cellWidth(text string) int {
+	n := 0
+	for _, r := range text {
+		n++
+		if k := eastasian.LookupRune(r).Kind(); k == eastasian.EastAsianWide || k == eastasian.EastAsianFullwidth {
+			n++
+		}
+	}
+	return n
 }
 
 // shown is text that a terminal takes for nothing but text.

@@ -269,7 +269,7 @@ func (s *Store) insertCoupons(ctx context.Context, tx querier, is *issue) error 
 			return err
 		}
 		for i := range part {
-			part[i].CouponID = first + uint64(i)*is.step //nolint:gosec // an index
+			part[i].CouponID = first + uint64(i)*is.step
 		}
 		if len(part) == 1 {
 			continue

@@ -1,14 +1,10 @@
 package store_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,20 +45,6 @@ func issueOne(t testing.TB, s *store.Store, g coupon.Grant) coupon.Granted {
 	require.NoError(t, err)
 	require.Len(t, answers, 1)
 	return answers[0]
-}
-
-// inParallel runs n calls at once and waits for them.
-func inParallel(n int, call func(i int)) {
-	var wg sync.WaitGroup
-	start := make(chan struct{})
-	for i := range n {
-		wg.Go(func() {
-			<-start
-			call(i)
-		})
-	}
-	close(start)
-	wg.Wait()
 }
 
 // consistent checks what must hold after any history of issuing: every coupon has its first history row, its key and
@@ -123,35 +105,6 @@ func TestIssueWritesACouponWithAllThatBelongsToIt(t *testing.T) {
 	require.Equal(t, []any{due, "expire", "x", coupon.TriggerID('v', answer.CouponID, 1)}, []any{deliver, kind, class, id})
 }
 
-func TestIssueQuotaHoldsUnderParallelGrants(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	stores := []*store.Store{db.Store(t), db.Store(t)}
-	template := create(t, stores[0], func(c *coupon.Template) { c.Quota = 10 })
-
-	var granted, exhausted atomic.Int64
-	inParallel(64, func(i int) {
-		n := strconv.Itoa(i)
-		answers, err := stores[i%2].Issue(t.Context(), []coupon.Grant{grant(template, "u"+n, "k"+n)})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		switch answers[0].Refused {
-		case "":
-			granted.Add(1)
-		case coupon.CodeQuotaExhausted:
-			exhausted.Add(1)
-		default:
-			t.Errorf("refused: %s", answers[0].Refused)
-		}
-	})
-	require.Equal(t, []int64{10, 54}, []int64{granted.Load(), exhausted.Load()})
-	require.EqualValues(t, 10, db.Int(t, `SELECT COUNT(*) FROM coupon`))
-	require.EqualValues(t, 54, db.Int(t, `SELECT COUNT(*) FROM outbox WHERE routing_key = 'coupon.refused'`))
-	consistent(t, db)
-}
-
 func TestIssueGrantsAsManyOfABatchAsFit(t *testing.T) {
 	t.Parallel()
 	db := testenv.NewDatabase(t)
@@ -166,125 +119,6 @@ func TestIssueGrantsAsManyOfABatchAsFit(t *testing.T) {
 	for i, a := range answers {
 		require.Equal(t, i < 10, a.Refused == "", "the first ones succeed: %d", i)
 	}
-	consistent(t, db)
-}
-
-func TestIssueParallelBatchesFillAQuotaExactly(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	stores := []*store.Store{db.Store(t), db.Store(t)}
-	template := create(t, stores[0], func(c *coupon.Template) { c.Quota, c.PerUser = 130, 4 })
-	var granted atomic.Int64
-	inParallel(8, func(i int) {
-		var grants []coupon.Grant
-		for n := range 40 {
-			grants = append(grants, grant(template, fmt.Sprintf("u%d", (n*7+i)%50), fmt.Sprintf("k%d.%d", i, n)))
-		}
-		answers, err := stores[i%2].Issue(t.Context(), grants)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		for _, a := range answers {
-			if a.Refused == "" {
-				granted.Add(1)
-			}
-		}
-	})
-	require.EqualValues(t, 130, granted.Load())
-	require.EqualValues(t, 130, db.Int(t, `SELECT COUNT(*) FROM coupon`))
-	consistent(t, db)
-}
-
-func TestIssueUserLimitHoldsUnderParallelGrants(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	stores := []*store.Store{db.Store(t), db.Store(t)}
-	template := create(t, stores[0], func(c *coupon.Template) { c.PerUser = 3 })
-	var granted atomic.Int64
-	inParallel(32, func(i int) {
-		n := strconv.Itoa(i)
-		answers, err := stores[i%2].Issue(t.Context(), []coupon.Grant{grant(template, "greedy", "k"+n), grant(template, "u"+n, "o"+n)})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		if answers[0].Refused == "" {
-			granted.Add(1)
-		} else if answers[0].Refused != coupon.CodeUserLimit {
-			t.Errorf("refused: %s", answers[0].Refused)
-		}
-		if answers[1].Refused != "" {
-			t.Errorf("another user: %s", answers[1].Refused)
-		}
-	})
-	require.EqualValues(t, 3, granted.Load())
-	consistent(t, db)
-}
-
-func TestIssueSameKeyInParallelGivesOneCouponAndEqualAnswers(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	stores := []*store.Store{db.Store(t), db.Store(t)}
-	// The last one of the stock: whoever comes second must not hear that it is taken.
-	template := create(t, stores[0], func(c *coupon.Template) { c.Quota, c.PerUser = 1, 1 })
-	answers := make([]coupon.Granted, 32)
-	inParallel(len(answers), func(i int) {
-		got, err := stores[i%2].Issue(t.Context(), []coupon.Grant{grant(template, "u", "k")})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		answers[i] = got[0]
-	})
-	first := 0
-	for _, a := range answers {
-		require.Empty(t, a.Refused)
-		require.Equal(t, answers[0].CouponID, a.CouponID)
-		require.Equal(t, answers[0].ExpiresAt, a.ExpiresAt)
-		if !a.Repeated {
-			first++
-		}
-	}
-	require.Equal(t, 1, first)
-	require.EqualValues(t, 1, db.Int(t, `SELECT COUNT(*) FROM coupon`))
-	consistent(t, db)
-}
-
-func TestIssueOverlappingBatchesInAnyOrder(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	stores := []*store.Store{db.Store(t), db.Store(t)}
-	template := create(t, stores[0], func(c *coupon.Template) { c.Quota, c.PerUser = 150, 10 })
-	var mu sync.Mutex
-	ids := make(map[string]map[uint64]bool)
-	inParallel(10, func(i int) {
-		var grants []coupon.Grant
-		for _, n := range rand.New(rand.NewPCG(uint64(i), 1)).Perm(100) {
-			grants = append(grants, grant(template, fmt.Sprintf("u%d", n%20), fmt.Sprintf("k%d", n)))
-		}
-		answers, err := stores[i%2].Issue(t.Context(), grants)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for j, a := range answers {
-			if a.Refused != "" {
-				t.Errorf("refused: %s", a.Refused)
-			}
-			if ids[grants[j].Key] == nil {
-				ids[grants[j].Key] = make(map[uint64]bool)
-			}
-			ids[grants[j].Key][a.CouponID] = true
-		}
-	})
-	require.Len(t, ids, 100)
-	for key, got := range ids {
-		require.Len(t, got, 1, key)
-	}
-	require.EqualValues(t, 100, db.Int(t, `SELECT COUNT(*) FROM coupon`))
 	consistent(t, db)
 }
 
@@ -424,88 +258,6 @@ func TestIssueRepeatsItsFirstAnswer(t *testing.T) {
 	require.Equal(t, rows, db.Int(t, `SELECT COUNT(*) FROM outbox`), "nothing new to tell")
 }
 
-func TestIssueResolvesEnds(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	s := db.Store(t)
-	now, err := s.Now(t.Context())
-	require.NoError(t, err)
-	shanghai, err := time.LoadLocation("Asia/Shanghai")
-	require.NoError(t, err)
-	newYork, err := time.LoadLocation("America/New_York")
-	require.NoError(t, err)
-	year := now.Year() + 1
-	// A day that has 25 hours in New York: the first Sunday of November.
-	fall := time.Date(year, 11, 1, 0, 0, 0, 0, newYork)
-	for fall.Weekday() != time.Sunday {
-		fall = fall.AddDate(0, 0, 1)
-	}
-	for _, c := range []struct {
-		name string
-		rule coupon.Rule
-		want time.Time
-	}{
-		{"never", coupon.Rule{Kind: coupon.RuleNever}, coupon.Never},
-		{"fixed with a fraction", coupon.Rule{Kind: coupon.RuleFixed, At: fmt.Sprintf("%d-10-31T23:59:59.001+08:00", year)}, time.Date(year, 10, 31, 16, 0, 0, 0, time.UTC)},
-		{"end of 31 October in Shanghai", coupon.Rule{Kind: coupon.RuleEndOfDay, Date: fmt.Sprintf("%d-10-31", year), Zone: "Asia/Shanghai"}, time.Date(year, 10, 31, 16, 0, 0, 0, time.UTC)},
-		{"end of a day of 25 hours", coupon.Rule{Kind: coupon.RuleEndOfDay, Date: fall.Format(time.DateOnly), Zone: "America/New_York"}, fall.AddDate(0, 0, 1)},
-		{"end of the 7th day after", coupon.Rule{Kind: coupon.RuleDaysAfter, Days: 7, Zone: "Asia/Shanghai"}, func() time.Time {
-			y, m, d := now.In(shanghai).Date()
-			return time.Date(y, m, d+8, 0, 0, 0, 0, shanghai)
-		}()},
-		{"the longest by days", coupon.Rule{Kind: coupon.RuleDaysAfter, Days: 3653, Zone: "Pacific/Apia"}, time.Time{}},
-		{"the longest by duration", coupon.Rule{Kind: coupon.RuleAfter, After: coupon.MaxLife.String()}, time.Time{}},
-	} {
-		template := create(t, s, func(tpl *coupon.Template) { tpl.Rule = c.rule })
-		answer := issueOne(t, s, grant(template, "u", c.name))
-		require.Empty(t, answer.Refused, "%s: %s", c.name, answer.Detail)
-		if !c.want.IsZero() {
-			require.Equal(t, c.want.UTC(), answer.ExpiresAt, c.name)
-		}
-	}
-	consistent(t, db)
-	require.EqualValues(t, 1, db.Int(t, `SELECT COUNT(*) FROM coupon WHERE expires_at = '9999-12-31' AND due_at = '9999-12-31'`))
-	require.EqualValues(t, 6, db.Int(t, `SELECT COUNT(*) FROM outbox WHERE lane = 0`), "without an end there is nothing to ring for")
-}
-
-func TestIssueChecksAskedInstants(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	s := db.Store(t)
-	template := create(t, s, nil)
-	now, err := s.Now(t.Context())
-	require.NoError(t, err)
-	hour := now.Add(time.Hour).Truncate(time.Second)
-	for i, c := range []struct {
-		from, until time.Time
-		code        coupon.Code
-		end         time.Time
-	}{
-		{until: hour, end: hour},
-		{until: hour.Add(time.Nanosecond), end: hour.Add(time.Second)},
-		{until: coupon.Never, end: coupon.Never},
-		{until: coupon.Never.Add(time.Hour), end: coupon.Never},
-		{until: now.Add(-time.Second), code: coupon.CodeAlreadyEnded},
-		{until: now.Add(coupon.MaxLife - time.Second), end: coupon.CeilSecond(now.Add(coupon.MaxLife - time.Second))},
-		{until: now.Add(coupon.MaxLife + time.Minute), code: coupon.CodeInvalid},
-		{from: hour, until: hour, code: coupon.CodeInvalid},
-		{from: hour.Add(time.Minute), until: hour, code: coupon.CodeInvalid},
-		{from: hour.Add(-time.Minute), until: hour, end: hour},
-		{from: now.Add(-time.Hour), until: hour, end: hour},
-		{from: time.Unix(-1, 0), until: hour, code: coupon.CodeInvalid},
-		{from: coupon.Never, until: coupon.Never, code: coupon.CodeInvalid},
-		{from: hour, until: coupon.Never, end: coupon.Never},
-	} {
-		g := grant(template, "u", strconv.Itoa(i))
-		g.ValidFrom, g.ExpiresAt = c.from, c.until
-		answer := issueOne(t, s, g)
-		require.Equal(t, c.code, answer.Refused, "%d: %s", i, answer.Detail)
-		require.Equal(t, c.end, answer.ExpiresAt, "%d", i)
-	}
-	require.EqualValues(t, 2, db.Int(t, `SELECT COUNT(*) FROM coupon WHERE valid_from IN (?, ?)`, hour, hour.Add(-time.Minute)))
-	consistent(t, db)
-}
-
 func TestIssueContentIsWhatWasAskedFor(t *testing.T) {
 	t.Parallel()
 	db := testenv.NewDatabase(t)
@@ -560,36 +312,6 @@ func TestIssueRollsBackWholly(t *testing.T) {
 	consistent(t, db)
 }
 
-func TestIssueTriggersWithinReachOnly(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	s := db.Store(t)
-	template := create(t, s, func(c *coupon.Template) { c.Terms.Precision = coupon.Relaxed })
-	now, err := s.Now(t.Context())
-	require.NoError(t, err)
-	setting := func(name string, ms int64) {
-		db.Exec(t, `REPLACE INTO setting (name, value, updated_at) VALUES (?, ?, UTC_TIMESTAMP(3))`, name, strconv.FormatInt(ms, 10))
-	}
-	setting("horizon", (time.Hour).Milliseconds())
-	setting("guard", (10 * time.Minute).Milliseconds())
-	triggers := func(key string, until time.Time) int64 {
-		g := grant(template, "u", key)
-		g.ExpiresAt = until
-		answer := issueOne(t, s, g)
-		require.Empty(t, answer.Refused)
-		return db.Int(t, `SELECT COUNT(*) FROM outbox WHERE lane = 0 AND coupon_id = ? AND class = 'r'`, answer.CouponID)
-	}
-	require.EqualValues(t, 1, triggers("near", now.Add(69*time.Minute)))
-	require.EqualValues(t, 0, triggers("far", now.Add(72*time.Minute)))
-	require.EqualValues(t, 0, triggers("never", coupon.Never))
-	setting("frontier", now.Add(3*time.Hour).UnixMilli())
-	require.EqualValues(t, 1, triggers("walked", now.Add(3*time.Hour+9*time.Minute)))
-	require.EqualValues(t, 0, triggers("not walked", now.Add(3*time.Hour+11*time.Minute)))
-	setting("horizon", 0)
-	require.EqualValues(t, 1, triggers("unlimited", now.Add(8760*time.Hour)))
-	require.EqualValues(t, 0, triggers("never, unlimited", coupon.Never))
-}
-
 func TestIssueFollowsTheTemplate(t *testing.T) {
 	t.Parallel()
 	db := testenv.NewDatabase(t)
@@ -625,27 +347,6 @@ func TestIssueWithIdsInSteps(t *testing.T) {
 	consistent(t, db)
 }
 
-func TestIssueParallelBatchesKeepIdsAndUsersTogether(t *testing.T) {
-	t.Parallel()
-	db := testenv.NewDatabase(t)
-	s := db.Store(t)
-	template := create(t, s, nil)
-	inParallel(8, func(i int) {
-		for round := range 5 {
-			grants := make([]coupon.Grant, 1+(i*37+round*61)%400)
-			for n := range grants {
-				key := fmt.Sprintf("%d.%d.%d", i, round, n)
-				grants[n] = grant(template, key, key)
-			}
-			if _, err := s.Issue(t.Context(), grants); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	require.Zero(t, db.Int(t, `SELECT COUNT(*) FROM grant_key k JOIN coupon c ON c.id = k.coupon_id WHERE c.user_id <> k.grant_key`))
-	consistent(t, db)
-}
-
 func TestIssueRefusesTooManyAtOnce(t *testing.T) {
 	t.Parallel()
 	s := testenv.NewDatabase(t).Store(t)
@@ -654,42 +355,4 @@ func TestIssueRefusesTooManyAtOnce(t *testing.T) {
 	answers, err := s.Issue(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, answers)
-}
-
-// BenchmarkIssue: 2 workers, batches of 500 of one template, all effects written.
-func BenchmarkIssue(b *testing.B) {
-	for _, c := range []struct {
-		name    string
-		perUser int64
-	}{{"plain", 0}, {"per_user", 5}} {
-		b.Run(c.name, func(b *testing.B) {
-			db := testenv.NewDatabase(b)
-			s := db.Store(b)
-			template := create(b, s, func(t *coupon.Template) { t.Quota, t.PerUser = 1<<40, c.perUser })
-			const batch, workers = 500, 2
-			ctx, cancel := context.WithTimeout(b.Context(), 10*time.Minute)
-			defer cancel()
-			var next atomic.Int64
-			b.ResetTimer()
-			start := time.Now()
-			inParallel(workers, func(int) {
-				for {
-					n := next.Add(1)
-					if n > int64(b.N) {
-						return
-					}
-					grants := make([]coupon.Grant, batch)
-					for i := range grants {
-						key := fmt.Sprintf("%d.%d", n, i)
-						grants[i] = grant(template, "user-"+key, key)
-					}
-					if _, err := s.Issue(ctx, grants); err != nil {
-						b.Error(err)
-						return
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N*batch)/time.Since(start).Seconds(), "grants/s")
-		})
-	}
 }

@@ -36,7 +36,7 @@ type querier interface {
 
 // exec runs a statement and gives the rows it matched (clientFoundRows).
 func (s *Store) exec(ctx context.Context, q querier, st Statement, args ...any) (int64, error) {
-	defer s.metrics.observe(st, time.Now()) //nolint:forbidigo // a duration, not a decision
+	defer s.metrics.observe(st, time.Now())
 	res, err := q.ExecContext(ctx, st.SQL, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", st.Name, classify(err))
@@ -50,7 +50,7 @@ func (s *Store) exec(ctx context.Context, q querier, st Statement, args ...any) 
 
 // insertID runs an INSERT and gives the id of its first row.
 func (s *Store) insertID(ctx context.Context, q querier, st Statement, args ...any) (uint64, error) {
-	defer s.metrics.observe(st, time.Now()) //nolint:forbidigo // a duration, not a decision
+	defer s.metrics.observe(st, time.Now())
 	res, err := q.ExecContext(ctx, st.SQL, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", st.Name, classify(err))
@@ -59,12 +59,12 @@ func (s *Store) insertID(ctx context.Context, q querier, st Statement, args ...a
 	if err != nil {
 		return 0, fmt.Errorf("%s: last insert id: %w", st.Name, err)
 	}
-	return uint64(id), nil //nolint:gosec // AUTO_INCREMENT is never negative
+	return uint64(id), nil
 }
 
 // query runs a statement and hands each row to scan.
 func (s *Store) query(ctx context.Context, q querier, st Statement, scan func(*sql.Rows) error, args ...any) error {
-	defer s.metrics.observe(st, time.Now()) //nolint:forbidigo // a duration, not a decision
+	defer s.metrics.observe(st, time.Now())
 	rows, err := q.QueryContext(ctx, st.SQL, args...)
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.Name, classify(err))
@@ -83,7 +83,7 @@ func (s *Store) query(ctx context.Context, q querier, st Statement, scan func(*s
 
 // queryRow runs a statement that gives one row at most; coupon.ErrNotFound when it gives none.
 func (s *Store) queryRow(ctx context.Context, q querier, st Statement, dest []any, args ...any) error {
-	defer s.metrics.observe(st, time.Now()) //nolint:forbidigo // a duration, not a decision
+	defer s.metrics.observe(st, time.Now())
 	if err := q.QueryRowContext(ctx, st.SQL, args...).Scan(dest...); err != nil {
 		return fmt.Errorf("%s: %w", st.Name, classify(err))
 	}

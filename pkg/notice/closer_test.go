@@ -160,6 +160,9 @@ func closer(t *testing.T, b *book, log *zap.Logger, change func(*notice.Config))
 	return k, reg
 }
 
+// pass lets the bubble's clock go on; nothing waits.
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // in a synctest bubble
+
 // running runs the loop beside the test's bubble until it ends.
 func running(t *testing.T, k *notice.Closer) (stop func()) {
 	t.Helper()
@@ -179,13 +182,13 @@ func TestCloserLooksWhenItMust(t *testing.T) {
 		k, _ := closer(t, b, zap.NewNop(), nil)
 		start := time.Now()
 		stop := running(t, k)
-		time.Sleep(10*time.Second + time.Millisecond)
+		pass(10*time.Second + time.Millisecond)
 		require.Len(t, b.looked(), 11, "idle: once a second")
 
 		b.open(1, time.Now().Add(30*time.Second))
 		b.open(2, start.Add(20*time.Second+300*time.Millisecond))
 		b.open(3, start.Add(20*time.Second+310*time.Millisecond))
-		time.Sleep(10*time.Second + 600*time.Millisecond)
+		pass(10*time.Second + 600*time.Millisecond)
 		require.Equal(t, 4, b.total(), "two windows on two channels")
 		looks := b.looked()
 		last := looks[len(looks)-2:]
@@ -245,11 +248,11 @@ func TestCloserOneChannelFailing(t *testing.T) {
 		stop := running(t, k)
 		synctest.Wait()
 		require.Equal(t, 1, b.total(), "the other channel is served")
-		time.Sleep(20 * time.Second)
+		pass(20 * time.Second)
 		b.mu.Lock()
 		down = false
 		b.mu.Unlock()
-		time.Sleep(19 * time.Second)
+		pass(19 * time.Second)
 		require.Equal(t, 2, b.total(), "when the lease has run out")
 		stop()
 		require.Equal(t, 1, logs.FilterLevelExact(zap.WarnLevel).Len())
@@ -281,7 +284,7 @@ func TestCloserKilledAnywhere(t *testing.T) {
 				second, _ := closer(t, b, zap.NewNop(), nil)
 				third, _ := closer(t, b, zap.NewNop(), nil)
 				stop2, stop3 := running(t, second), running(t, third)
-				time.Sleep(40 * time.Second)
+				pass(40 * time.Second)
 				stop2()
 				stop3()
 				require.Len(t, b.sent, 4)
@@ -303,7 +306,7 @@ func TestCloserFinishesWhatItHasBegun(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBook()
 				b.open(1, time.Now())
-				b.during = func() { time.Sleep(x.slow) }
+				b.during = func() { pass(x.slow) }
 				k, _ := closer(t, b, zap.NewNop(), nil)
 				stop := running(t, k)
 				synctest.Wait()
@@ -328,13 +331,13 @@ func TestCloserBacksOff(t *testing.T) {
 		}
 		k, _ := closer(t, b, zap.New(core), nil)
 		stop := running(t, k)
-		time.Sleep(10 * time.Minute)
+		pass(10 * time.Minute)
 		require.Less(t, len(b.looked()), 150)
 		require.Equal(t, 1, logs.Len(), "said once")
 		b.mu.Lock()
 		away = false
 		b.mu.Unlock()
-		time.Sleep(20 * time.Second)
+		pass(20 * time.Second)
 		require.Equal(t, 2, logs.Len())
 		stop()
 	})

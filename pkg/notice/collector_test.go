@@ -74,8 +74,11 @@ func TestCollectorParksWhatItCannotRead(t *testing.T) {
 	w := &windows{kept: map[string]bool{}}
 	c, reg := collector(t, w, zap.New(core))
 	batch := []broker.Delivery{
-		expired(t, "test", 1, "secret-user"), {Body: []byte("{")}, expired(t, "elsewhere", 2, "secret-user"), expired(t, "test", 3, "secret-user"),
-		{Body: []byte(`{"user_id":"secret-user"}`)}, expired(t, "test", 1, "secret-user"),
+		expired(t, "test", 1, "secret-user"),
+		{Body: []byte("{")},
+		expired(t, "elsewhere", 2, "secret-user"), expired(t, "test", 3, "secret-user"),
+		{Body: []byte(`{"user_id":"secret-user"}`)},
+		expired(t, "test", 1, "secret-user"),
 	}
 	out, err := c.Handle(t.Context(), batch)
 	require.NoError(t, err)
@@ -100,17 +103,17 @@ func TestCollectorFindsTheBadOnes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 60).Draw(t, "n")
-		bad := rapid.SliceOfDistinct(rapid.Uint64Range(1, uint64(n)), rapid.ID).Draw(t, "bad") //nolint:gosec // small
+		bad := rapid.SliceOfDistinct(rapid.Uint64Range(1, uint64(n)), rapid.ID).Draw(t, "bad")
 		w := &windows{kept: map[string]bool{}, refuse: func(it coupon.NoticeItem) bool { return slices.Contains(bad, it.CouponID) }}
 		c, _ := collector(t, w, zap.NewNop())
 		batch := make([]broker.Delivery, n)
 		for i := range batch {
-			batch[i] = expired(t, "test", uint64(i+1), "u") //nolint:gosec // small
+			batch[i] = expired(t, "test", uint64(i+1), "u")
 		}
 		out, err := c.Handle(context.Background(), batch)
 		require.NoError(t, err)
 		for i := range out {
-			if slices.Contains(bad, uint64(i+1)) { //nolint:gosec // small
+			if slices.Contains(bad, uint64(i+1)) {
 				require.Equal(t, broker.Park("insert: integrity"), out[i])
 			} else {
 				require.Equal(t, broker.Ack(), out[i])

@@ -33,7 +33,7 @@ func TestTextsGolden(t *testing.T) {
 		if *update {
 			require.NoError(t, os.WriteFile(file, append(got, '\n'), 0o600))
 		}
-		want, err := os.ReadFile(file) //nolint:gosec // a golden file
+		want, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.Equal(t, string(want), string(got)+"\n")
 	}

@@ -86,7 +86,7 @@ func TestNoticeRace(t *testing.T) {
 	for i := range 4 {
 		s := stores[i%2]
 		collectors.Go(func() {
-			r := rand.New(rand.NewPCG(7, uint64(i))) //nolint:gosec // a test
+			r := rand.New(rand.NewPCG(7, uint64(i)))
 			all := told(1, n, users)
 			r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
 			for len(all) > 0 {
@@ -105,7 +105,7 @@ func TestNoticeRace(t *testing.T) {
 			}
 		})
 		closers.Go(func() {
-			r := rand.New(rand.NewPCG(8, uint64(i))) //nolint:gosec // a test
+			r := rand.New(rand.NewPCG(8, uint64(i)))
 			for {
 				select {
 				case <-done:

@@ -34,7 +34,7 @@ func TestFromEventToInbox(t *testing.T) {
 	rows := make([]string, coupons)
 	ended := time.Now().Add(-time.Minute).Truncate(time.Second)
 	for i := range batch {
-		id, user := uint64(i+1), fmt.Sprint("u", i%users) //nolint:gosec // small
+		id, user := uint64(i+1), fmt.Sprint("u", i%users)
 		rows[i] = fmt.Sprintf("(%d,1,1,'','%s',4,2,'2026-01-01','2026-02-01','2026-02-01','2026-01-01')", id, user)
 		_, _, body, err := codec.Transition(coupon.Transition{
 			CouponID: id, Version: 2, From: coupon.Unused, To: coupon.Expired, Cause: coupon.CauseLadder, UserID: user,

@@ -42,11 +42,13 @@ func (s *system) terminal() bool {
 
 // Step prints a line; above the bars, if there are any.
 func (v *demoView) Step(text string) {
-	out := v.out
+	line := fmt.Sprintf("%7.1f s  %s\n", time.Since(v.start).Seconds(), text)
 	if v.bars != nil {
-		out = v.bars
+		if _, err := v.bars.Write([]byte(line)); err == nil {
+			return // above the bars
+		}
 	}
-	_, _ = fmt.Fprintf(out, "%7.1f s  %s\n", time.Since(v.start).Seconds(), text)
+	_, _ = io.WriteString(v.out, line)
 }
 
 // Progress redraws.

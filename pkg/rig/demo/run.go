@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 
 // clearEarlier removes what an earlier run kept, unless a run that is to be kept is on its way now.
 func (r *run) clearEarlier(ctx context.Context) (unlock func(), err error) {
-	lock, err := os.OpenFile(filepath.Join(r.cfg.Stack.Dir, "demo.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(r.cfg.Stack.Dir, "run", "demo.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("locking out other demos: %w", err)
 	}

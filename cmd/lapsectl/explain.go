@@ -87,8 +87,10 @@ func explainText(e store.Explanation) string {
 		if t.From != 0 {
 			from = t.From.String()
 		}
-		history = append(history, []string{fmt.Sprint(t.Version), instant(t.At), from + " → " + t.To.String(), string(t.Cause),
-			dash(t.TriggerID), dash(t.Actor), dash(t.Reason)})
+		history = append(history, []string{
+			fmt.Sprint(t.Version), instant(t.At), from + " → " + t.To.String(), string(t.Cause),
+			dash(t.TriggerID), dash(t.Actor), dash(t.Reason),
+		})
 	}
 	out := head.String() + "\nhistory\n" + indent(history)
 	if len(e.History) == 0 {

@@ -218,8 +218,10 @@ func (c *templateList) Run(ctx context.Context, s *system) error {
 		t := table{{"ID", "REVISION", "NAME", "VALUE", "ENDS", "PRECISION", "ISSUED", "PER USER", "STATE"}}
 		for i := range ts {
 			x := templateOf(ts[i])
-			t = append(t, []string{x.ID, fmt.Sprint(x.Revision), x.Name, money(x.Value, x.Currency), ruleText(ts[i].Rule), x.Precision,
-				fmt.Sprintf("%d of %s", x.Issued, limit(x.Quota)), limit(x.PerUser), x.State})
+			t = append(t, []string{
+				x.ID, fmt.Sprint(x.Revision), x.Name, money(x.Value, x.Currency), ruleText(ts[i].Rule), x.Precision,
+				fmt.Sprintf("%d of %s", x.Issued, limit(x.Quota)), limit(x.PerUser), x.State,
+			})
 		}
 		return s.print(t.String())
 	})

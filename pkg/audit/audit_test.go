@@ -15,7 +15,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
-var strict = audit.Rules{OnePerUser: true} //nolint:gochecknoglobals // a constant
+var strict = audit.Rules{OnePerUser: true}
 
 func good() audit.Report {
 	return audit.Report{

@@ -14,6 +14,7 @@ import (
 
 const fileSuffix = "_file"
 
+//nolint:gochecknoglobals // constants, if types could be
 var (
 	durationType = reflect.TypeFor[time.Duration]()
 	secretType   = reflect.TypeFor[secret.String]()

@@ -23,10 +23,11 @@ type Outgoing struct {
 	Refused   int // how often the broker has refused it
 }
 
-// OutboxCursor is how far a partition has been read.
+// OutboxCursor is where a walk over a partition is. A walk begins with a cursor of Part alone.
 type OutboxCursor struct {
 	Part  int
-	After uint64 // rows with a higher id are read
+	After uint64 // rows with a higher id are still to be read
+	Upto  uint64 // and this is the last of them: the last row that was there when the walk began; 0: not known yet
 }
 
 // OutboxRefusal says that the broker refused a row, and why.

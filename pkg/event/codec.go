@@ -34,7 +34,7 @@ const (
 
 const maxDetail = 512 // bytes of a refusal's detail
 
-var installationPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`) //nolint:gochecknoglobals // a constant
+var installationPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // CheckInstallation says what is wrong with an installation id, the last part
 // of every event's source. It is required: consumers dedupe by source and id,

@@ -54,7 +54,7 @@ func decodeExpired(body []byte) (Expired, error) {
 		TemplateID: o.id("template_id", false),
 		BatchID:    o.text("batch_id", false, MaxID),
 		Cause:      coupon.Cause(o.text("cause", true, MaxID)),
-		Version:    uint32(o.integer("version", 1, math.MaxUint32)), //nolint:gosec // within the bounds just given
+		Version:    uint32(o.integer("version", 1, math.MaxUint32)),
 		Lateness:   time.Duration(o.integer("lateness_ms", -maxLateness, maxLateness)) * time.Millisecond,
 		Value:      o.integer("value", 0, math.MaxInt64),
 		Currency:   o.text("currency", true, 3),

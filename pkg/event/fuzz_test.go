@@ -19,7 +19,7 @@ func seeds(f *testing.F) [][]byte {
 		files, err := filepath.Glob(pattern)
 		require.NoError(f, err)
 		for _, file := range files {
-			raw, err := os.ReadFile(file) //nolint:gosec // of the repository
+			raw, err := os.ReadFile(file)
 			require.NoError(f, err)
 			all = append(all, raw)
 		}

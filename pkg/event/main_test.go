@@ -37,7 +37,7 @@ func schema(t require.TestingT, name string) *jsonschema.Schema {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {
-		raw, err := os.ReadFile(file) //nolint:gosec // of the repository
+		raw, err := os.ReadFile(file)
 		require.NoError(t, err)
 		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 		require.NoError(t, err)
@@ -62,13 +62,13 @@ func golden(t *testing.T, name string, got []byte) {
 	if *update {
 		require.NoError(t, os.WriteFile(file, append(bytes.Clone(got), '\n'), 0o600))
 	}
-	want, err := os.ReadFile(file) //nolint:gosec // of the repository
+	want, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, string(bytes.TrimSuffix(want, []byte("\n"))), string(got))
 }
 
 func sample(t require.TestingT, name string) []byte {
-	raw, err := os.ReadFile(filepath.Join("testdata", name+".json")) //nolint:gosec // of the repository
+	raw, err := os.ReadFile(filepath.Join("testdata", name+".json"))
 	require.NoError(t, err)
 	return bytes.TrimSpace(raw)
 }

@@ -38,7 +38,7 @@ func NewCore(store Settler, guard *Guard, reg prometheus.Registerer) *Core {
 // it stands alone, so that it keeps nobody else. An error means that nothing can be done now (database away, clock
 // guard); triggers settled before it are no-ops when they come again.
 func (c *Core) Settle(ctx context.Context, ts []coupon.Trigger) ([]Result, error) {
-	started := time.Now() //nolint:forbidigo // a duration for metrics
+	started := time.Now()
 	now, settled, err := c.store.ExpireBatch(ctx, ts, c.guard.Allow)
 	switch {
 	case err == nil:

@@ -50,7 +50,7 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			return nil
 		case <-pause.C:
 		}
-		now := time.Now() //nolint:forbidigo // pacing, not a decision
+		now := time.Now()
 		err := s.round(ctx)
 		if err == nil && now.Sub(gauged) >= gaugeEvery {
 			err, gauged = s.gauge(ctx), now
@@ -98,7 +98,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time) error 
 		if err := s.limit.WaitN(ctx, s.config.Batch); err != nil {
 			return fmt.Errorf("wait for max_rate: %w", err)
 		}
-		started := time.Now() //nolint:forbidigo // a duration for metrics
+		started := time.Now()
 		batch, err := s.rows.SweepBatch(ctx, locks, cutoff, at, s.config.Batch, s.core.guard.Allow)
 		if errors.Is(err, coupon.ErrIntegrity) {
 			if at, more, err = s.past(ctx, locks, cutoff, at); err != nil {

@@ -100,7 +100,6 @@ func (c Config) Scaled(base time.Duration) Config {
 	return c
 }
 
-//nolint:gochecknoglobals // constants
 var (
 	prefixPattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 	levelPattern  = regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`)

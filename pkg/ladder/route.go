@@ -119,7 +119,7 @@ func (k Key) String() string {
 }
 
 func appendTwo(b []byte, n int) []byte {
-	return append(b, '0'+byte(n/10), '0'+byte(n%10)) //nolint:gosec // digits and partitions are below 100
+	return append(b, '0'+byte(n/10), '0'+byte(n%10))
 }
 
 // ParseKey reads a routing key of the ladder; it takes exactly what String

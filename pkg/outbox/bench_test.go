@@ -62,9 +62,9 @@ func BenchmarkRelay(b *testing.B) {
 			s := &watch{Store: w.db.Store(b), p: w.publisher()}
 			outgoing := make([]coupon.Outgoing, rows)
 			for i := range outgoing {
-				outgoing[i] = event(uint64(i), 1) //nolint:gosec // small
+				outgoing[i] = event(uint64(i), 1)
 				if lane == coupon.LaneTrigger {
-					outgoing[i] = trigger(uint64(i)) //nolint:gosec // small
+					outgoing[i] = trigger(uint64(i))
 					outgoing[i].DeliverAt = time.Now().Add(4 * time.Minute)
 				}
 				outgoing[i].Body = make([]byte, []int{150, 500}[lane])

@@ -5,8 +5,9 @@
 //
 // The relays of all processes share sixteen partitions by leases. A relay makes passes over a lane of its partitions,
 // the triggers' lane first; a pass is a pipeline of three: while one batch is being confirmed the next is read and the
-// one before is deleted. Passes read by cursor from id zero to the end and then again, so a row that was committed
-// late, below ids that are gone already, is found by the next one.
+// one before is deleted. Passes walk by cursor from id zero to what was the end when the walk began, and then again: a
+// row that was committed late, below ids that are gone already, is found by the next walk, and no walk comes upon a row
+// that was written after one it has missed (see the statement outbox.batch in store).
 //
 // # Invariants
 //

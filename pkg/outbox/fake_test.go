@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -42,13 +43,29 @@ func (f *fakeStore) insert(rows ...coupon.Outgoing) {
 	}
 }
 
+// begin takes ids for rows that are seen only after the commit.
+func (f *fakeStore) begin(rows ...coupon.Outgoing) (commit func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range rows {
+		f.next++
+		rows[i].ID = f.next
+	}
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.rows = append(f.rows, rows...)
+		slices.SortFunc(f.rows, func(a, b coupon.Outgoing) int { return cmp.Compare(a.ID, b.ID) })
+	}
+}
+
 func (f *fakeStore) left() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.rows)
 }
 
-func (f *fakeStore) break_(err error) { //nolint:revive // break is a keyword
+func (f *fakeStore) break_(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail = err
@@ -133,16 +150,18 @@ func (f *fakeStore) OutboxBatch(_ context.Context, lane int, from []coupon.Outbo
 	}
 	each := (limit + len(from) - 1) / len(from)
 	for _, c := range from {
-		n := 0
+		var there []coupon.Outgoing
 		for _, r := range f.rows {
-			if r.Lane != lane || r.Part != c.Part || r.ID <= c.After || n == each {
-				continue
-			}
-			rows = append(rows, r)
-			if n++; n == each {
-				rest = append(rest, coupon.OutboxCursor{Part: c.Part, After: r.ID})
+			if r.Lane == lane && r.Part == c.Part && r.ID > c.After && (c.Upto == 0 || r.ID <= c.Upto) {
+				there = append(there, r)
 			}
 		}
+		if len(there) > each {
+			upto := max(c.Upto, there[len(there)-1].ID)
+			there = there[:each]
+			rest = append(rest, coupon.OutboxCursor{Part: c.Part, After: there[each-1].ID, Upto: upto})
+		}
+		rows = append(rows, there...)
 	}
 	if len(rows) > 0 {
 		now = f.now()

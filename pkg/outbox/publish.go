@@ -148,5 +148,5 @@ func holdFor(refused int) time.Duration {
 	if refused < 9 {
 		d = min(holdMin<<refused, holdMax)
 	}
-	return d - time.Duration(rand.Int64N(int64(d/4))) //nolint:gosec // jitter
+	return d - time.Duration(rand.Int64N(int64(d/4)))
 }

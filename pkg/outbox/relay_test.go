@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,7 +67,7 @@ func onFakes(t *testing.T, prepare func(*bench), run func(*bench)) {
 
 // in lets the time pass.
 func in(d time.Duration) {
-	time.Sleep(d)
+	time.Sleep(d) //nolint:forbidigo // virtual time
 	synctest.Wait()
 }
 
@@ -151,6 +152,29 @@ func requireOrder(t testing.TB, ids []string, coupons, each int) (repeats int) {
 	return repeats
 }
 
+// Between two batches of one walk a transaction commits whose id the walk has passed, and then the same coupon's next.
+func TestLateCommitIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	onFakes(t, func(b *bench) {
+		b.cfg.Batch = 1
+		commit := b.store.begin(event(16, 1))
+		for c := uint64(32); c < 320; c += 16 {
+			b.store.insert(event(c, 1))
+		}
+		b.mq.enter = func(calls int) {
+			if calls == 3 {
+				commit()
+				b.store.insert(event(16, 2))
+			}
+		}
+	}, func(b *bench) {
+		in(time.Minute)
+		require.Zero(t, b.store.left())
+		sent := b.mq.list()
+		require.Less(t, slices.Index(sent, "16:1"), slices.Index(sent, "16:2"))
+	})
+}
+
 func TestRefusedRowIsParkedAndItsPartitionGoesOn(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(b *bench) {
@@ -178,7 +202,7 @@ func TestBrokerAwayCostsWaitingOnly(t *testing.T) {
 	away := true
 	onFakes(t, func(b *bench) {
 		for c := range 100 {
-			b.store.insert(event(uint64(c), 1), trigger(uint64(c))) //nolint:gosec // small
+			b.store.insert(event(uint64(c), 1), trigger(uint64(c)))
 		}
 		b.mq.answer = func(string, int) error {
 			if away {
@@ -228,7 +252,7 @@ func TestDelaysAreComputedFromTheDatabasesClock(t *testing.T) {
 		for range 3 {
 			b.store.insert(trigger(1))
 		}
-		b.mq.enter = func(int) { time.Sleep(3 * time.Second) } // the next batch has been read by then
+		b.mq.enter = func(int) { time.Sleep(3 * time.Second) } //nolint:forbidigo // virtual time; the next batch has been read by then
 	}, func(b *bench) {
 		in(time.Minute)
 		require.Len(t, b.mq.at, 3)
@@ -246,13 +270,13 @@ func TestStopFinishesTheBatchInHand(t *testing.T) {
 	onFakes(t, func(b *bench) {
 		b.cfg.Batch = 16
 		for n := 1; n <= 5; n++ {
-			b.store.insert(event(uint64(16*n), 1)) //nolint:gosec // small
+			b.store.insert(event(uint64(16*n), 1))
 		}
 		b.mq.enter = func(calls int) {
 			if calls == 1 {
 				close(entered)
 			}
-			time.Sleep(2 * time.Second)
+			time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
 		}
 	}, func(b *bench) {
 		<-entered

@@ -89,7 +89,7 @@ func conform(t *testing.T, s outbox.Store, insert func(...coupon.Outgoing)) {
 	require.Empty(t, rest)
 	ids, _, rest = read(4, all[1], all[3])
 	require.Equal(t, []string{"1:1", "3:1", "19:1"}, ids)
-	require.Equal(t, []coupon.OutboxCursor{{Part: 3, After: rows[2].ID}}, rest)
+	require.Equal(t, []coupon.OutboxCursor{{Part: 3, After: rows[2].ID, Upto: rows[3].ID}}, rest)
 	ids, _, rest = read(2, rest...)
 	require.Equal(t, []string{"3:2"}, ids)
 	require.Empty(t, rest)

@@ -146,7 +146,7 @@ func (f *Fleet) launch(ctx context.Context, name string) error {
 	}
 	defer log.Close() //nolint:errcheck // the child has its own
 	args := append([]string{"-ports-file", f.portsFile(name)}, p.Args...)
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), p.Path, args...) //nolint:gosec // the caller's program
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), p.Path, args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.Env, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

@@ -131,12 +131,12 @@ func (p *Proxy) accept() {
 			_ = c.Close()
 			continue
 		}
-		s, err := net.DialTimeout("tcp", p.target, proxyDial)
+		s, err := net.DialTimeout("tcp", p.target, proxyDial) //nolint:noctx // bounded by its own limit
 		if err != nil {
 			_ = c.Close()
 			continue
 		}
-		l := &link{client: c.(*net.TCPConn), server: s.(*net.TCPConn)}
+		l := &link{client: c.(*net.TCPConn), server: s.(*net.TCPConn)} //nolint:forcetypeassert // both speak "tcp"
 		p.mu.Lock()
 		if p.closing {
 			l.cut()

@@ -47,7 +47,7 @@ const (
 func triggersFor(first, n int, origin coupon.Origin) []coupon.Trigger {
 	ts := make([]coupon.Trigger, n)
 	for i := range ts {
-		ts[i] = coupon.Trigger{Kind: coupon.KindExpire, CouponID: uint64(first + i), At: time.Now(), Origin: origin, ID: "v"} //nolint:gosec // small
+		ts[i] = coupon.Trigger{Kind: coupon.KindExpire, CouponID: uint64(first + i), At: time.Now(), Origin: origin, ID: "v"}
 	}
 	return ts
 }
@@ -191,7 +191,9 @@ func TestSweepShares(t *testing.T) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	handled := 0
-	for _, s := range []*struct{ sweep func(locks bool, at coupon.Cursor) (coupon.Swept, error) }{
+	for _, s := range []*struct {
+		sweep func(locks bool, at coupon.Cursor) (coupon.Swept, error)
+	}{
 		{func(locks bool, at coupon.Cursor) (coupon.Swept, error) {
 			return a.SweepBatch(t.Context(), locks, time.Now(), at, 100, always)
 		}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -24,12 +25,16 @@ const (
 // keeps a full partition from starving the rest.
 //
 // A row leaves by its id and only after its confirm. Ids are handed out before the commit, so a lower id may appear
-// after higher ones were published and deleted; the next reading from zero finds it.
+// after higher ones were published and deleted; the next walk from zero finds it. But the walk that has passed it must
+// not come upon what was written after it, or a coupon's later event would overtake an earlier one. Hence a walk ends
+// at the highest id that its first reading saw: a row up to there took its id before, so the row that it follows had
+// been committed before, and no reading of this walk missed it.
 //
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtOutboxBatch = define("outbox.batch", `(SELECT id, part, coupon_id, msg_id, routing_key, class, deliver_at, body, trace, refused, UTC_TIMESTAMP(3)
-		FROM outbox WHERE lane = ? AND part = ? AND id > ? ORDER BY id LIMIT ?)`)
+	stmtOutboxBatch = define("outbox.batch", `(SELECT id, part, coupon_id, msg_id, routing_key, class, deliver_at, body, trace, refused, UTC_TIMESTAMP(3),
+		(SELECT MAX(id) FROM outbox WHERE lane = ? AND part = ?)
+		FROM outbox WHERE lane = ? AND part = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?)`)
 	stmtOutboxDelete = define("outbox.delete", `DELETE FROM outbox WHERE lane = ? AND part = ? AND id IN (?)`)
 	stmtOutboxRefuse = define("outbox.refuse", `UPDATE outbox SET refused = refused + 1 WHERE lane = ? AND part = ? AND id IN (?)`)
 	stmtOutboxTired  = define("outbox.tired", `SELECT id FROM outbox WHERE lane = ? AND part = ? AND id IN (?) AND refused >= ?`)
@@ -49,7 +54,7 @@ func (st Statement) union(n int) Statement {
 
 // OutboxBatch reads up to limit rows of a lane over all given partitions (an equal part of it from each), in the order
 // of the cursors and then of ids, with the database's clock at that moment (zero when there are no rows). rest are the
-// cursors to go on from: those of partitions that gave all they were asked for.
+// cursors to go on from: those of partitions that hold more of what was there when the walk began.
 func (s *Store) OutboxBatch(ctx context.Context, lane int, from []coupon.OutboxCursor, limit int) (
 	rows []coupon.Outgoing, now time.Time, rest []coupon.OutboxCursor, err error,
 ) {
@@ -57,16 +62,23 @@ func (s *Store) OutboxBatch(ctx context.Context, lane int, from []coupon.OutboxC
 		return nil, now, nil, nil
 	}
 	each := (limit + len(from) - 1) / len(from)
-	args := make([]any, 0, 4*len(from))
-	for _, c := range from {
-		args = append(args, lane, c.Part, c.After, each)
-	}
+	args := make([]any, 0, 7*len(from))
 	var count [coupon.Partitions]int
+	var upto [coupon.Partitions]uint64
+	for _, c := range from {
+		last := c.Upto
+		if last == 0 {
+			last = math.MaxUint64
+		}
+		args = append(args, lane, c.Part, lane, c.Part, c.After, last, each)
+		upto[c.Part] = c.Upto
+	}
 	err = s.query(ctx, s.sql, stmtOutboxBatch.union(len(from)), func(r *sql.Rows) error {
 		o := coupon.Outgoing{Lane: lane}
 		var class string
 		var at sql.NullTime
-		if err := r.Scan(&o.ID, &o.Part, &o.CouponID, &o.MsgID, &o.Key, &class, &at, &o.Body, &o.Trace, &o.Refused, &now); err != nil {
+		var last uint64
+		if err := r.Scan(&o.ID, &o.Part, &o.CouponID, &o.MsgID, &o.Key, &class, &at, &o.Body, &o.Trace, &o.Refused, &now, &last); err != nil {
 			return err
 		}
 		o.DeliverAt = at.Time
@@ -74,8 +86,11 @@ func (s *Store) OutboxBatch(ctx context.Context, lane int, from []coupon.OutboxC
 			o.Class = class[0]
 		}
 		rows = append(rows, o)
-		if count[o.Part]++; count[o.Part] == each {
-			rest = append(rest, coupon.OutboxCursor{Part: o.Part, After: o.ID})
+		if upto[o.Part] == 0 {
+			upto[o.Part] = last
+		}
+		if count[o.Part]++; count[o.Part] == each && o.ID < upto[o.Part] {
+			rest = append(rest, coupon.OutboxCursor{Part: o.Part, After: o.ID, Upto: upto[o.Part]})
 		}
 		return nil
 	}, args...)

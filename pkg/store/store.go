@@ -190,7 +190,7 @@ func (s *Store) tx(ctx context.Context, name string, fn func(ctx context.Context
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		s.metrics.retries.Inc()
-		pause := time.NewTimer(time.Duration(1+rand.IntN(10*try)) * time.Millisecond) //nolint:gosec // jitter
+		pause := time.NewTimer(time.Duration(1+rand.IntN(10*try)) * time.Millisecond)
 		select {
 		case <-ctx.Done():
 			pause.Stop()

@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"encoding/hex"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -133,5 +132,5 @@ func token(t testing.TB) string {
 // Wait polls until ok reports true or patience runs out. For real servers only, where no event can be awaited.
 func Wait(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, patience, 20*time.Millisecond, fmt.Sprintf("waited %s for: %s", patience, what))
+	require.Eventually(t, ok, patience, 20*time.Millisecond, "waited %s for: %s", patience, what)
 }

@@ -216,7 +216,7 @@ func (w *Worker) Consume(o broker.ConsumerOptions) error {
 	return nil
 }
 
-// ReadyOn makes /readyz depend on the broker, too; the publisher does not: the outbox holds while the broker is away.
+// ReadyOnBroker makes /readyz depend on the broker, too; the publisher does not: the outbox holds while the broker is away.
 func (w *Worker) ReadyOnBroker() {
 	w.Admin.AddCheck("broker", func(context.Context) error { return w.Publisher.Ready() })
 }

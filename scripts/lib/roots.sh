@@ -28,7 +28,7 @@ roots_ensure() {
     mount --rbind /proc "$root/proc"
     mount --rbind /dev "$root/dev"
     export LC_ALL=C DEBIAN_FRONTEND=noninteractive
-    exec chroot "$root" apt-get install -y -q --no-install-recommends "$@"' roots "$root" "$@" \
+    exec chroot "$root" apt-get -o Dpkg::Options::=--force-unsafe-io install -y -q --no-install-recommends "$@"' roots "$root" "$@" \
     >>"$STACK_DIR/log/$name.log" 2>&1 9>&- </dev/null || roots_failed "$name"
   as_root rm -rf "$root/var/cache/apt/archives" "$root/var/lib/apt/lists"
   as_root touch "$root/.laid-out"

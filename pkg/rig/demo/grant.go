@@ -28,7 +28,7 @@ func (r *run) grant(ctx context.Context) (time.Duration, error) {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- publisher.Run(running) }()
-	defer func() { stop(); <-ended }()
+	defer func() { stop(); <-ended }() //nolint:errcheck // it ends because it is stopped
 
 	r.cfg.View.Step(fmt.Sprintf("granting %d coupons, and %d that will be waiting", r.cfg.Coupons, r.cfg.Waiting))
 	start := time.Now()

@@ -38,7 +38,7 @@ func newSchedule(cfg Config, now time.Time) *schedule {
 	if cfg.Kill == Publisher {
 		s.lead = min(leadKilled, cfg.Over*3/5)
 	}
-	s.draw = rand.New(rand.NewPCG(cfg.Seed, 12)) //nolint:gosec // a spread, no secret
+	s.draw = rand.New(rand.NewPCG(cfg.Seed, 12))
 	granting := time.Duration(cfg.Coupons) * time.Second / perSecond
 	s.last = now.Add(max(cfg.Over, granting+s.lead+minOver)).Truncate(time.Second)
 	return s

@@ -109,6 +109,6 @@ func (r *run) publishExpired(ctx context.Context, db *sql.DB, id uint64) error {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- publisher.Run(running) }()
-	defer func() { stop(); <-ended }()
+	defer func() { stop(); <-ended }() //nolint:errcheck // it ends because it is stopped
 	return publisher.Publish(ctx, []broker.Message{{Exchange: r.ladder.Events(), Key: key, ID: eventID, Body: body}})[0]
 }

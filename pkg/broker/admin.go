@@ -50,10 +50,10 @@ func (c *Client) Purge(ctx context.Context, queue string) (int, error) {
 	return n, err
 }
 
-// Take hands up to max messages of a queue, in order, to keep, and removes
+// Take hands up to limit messages of a queue, in order, to keep, and removes
 // each one for which keep answers nil. It ends at the first error, at the end
-// of the queue, or after max; what was not removed is put back.
-func (c *Client) Take(ctx context.Context, queue string, max int, keep func(Delivery) error) (int, error) {
+// of the queue, or after limit; what was not removed is put back.
+func (c *Client) Take(ctx context.Context, queue string, limit int, keep func(Delivery) error) (int, error) {
 	taken := 0
 	err := c.with(ctx, "take", func(s *session) error {
 		var ch *amqp.Channel
@@ -64,7 +64,7 @@ func (c *Client) Take(ctx context.Context, queue string, max int, keep func(Deli
 		if err != nil {
 			return fmt.Errorf("opening a channel: %w", err)
 		}
-		for taken < max {
+		for taken < limit {
 			var (
 				d  amqp.Delivery
 				ok bool

@@ -110,7 +110,9 @@ func TestPolicyInForce(t *testing.T) {
 			require.NoError(t, err, name)
 			continue
 		}
-		require.Len(t, err.(interface{ Unwrap() []error }).Unwrap(), c.bad, name) //nolint:errorlint // what is joined is counted
+		joined, ok := err.(interface{ Unwrap() []error })
+		require.True(t, ok, name)
+		require.Len(t, joined.Unwrap(), c.bad, name)
 	}
 }
 

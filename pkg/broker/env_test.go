@@ -36,11 +36,22 @@ type env struct {
 	direct  *broker.Client       // not through any proxy; used to look and to clean up
 }
 
-// newEnv declares a small ladder: seconds only, unless levels are given.
+// newEnv declares a small ladder, of one level, and deletes it in the end.
 func newEnv(t testing.TB) *env {
 	t.Helper()
-	// zaptest fails a test that logs after its end, so the log goes through
-	// the components' Run, all of which end in cleanups registered later.
+	e := bareEnv(t)
+	require.NoError(t, e.direct.Declare(e.ctx(), e.plan))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, e.direct.Delete(ctx, e.plan))
+	})
+	return e
+}
+
+// bareEnv declares nothing.
+func bareEnv(t testing.TB) *env {
+	t.Helper()
 	e := &env{TB: t, log: zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)), cfg: broker.DefaultConfig()}
 	raw := os.Getenv("TEST_AMQP_URL")
 	require.NotEmpty(t, raw, "TEST_AMQP_URL is not set: start the stack (scripts/stack up) and eval \"$(scripts/stack env)\"")
@@ -62,12 +73,6 @@ func newEnv(t testing.TB) *env {
 	e.metrics = prometheus.NewRegistry()
 	e.direct, err = broker.New(e.cfg, broker.Options{Role: "test", Plan: e.plan, Log: e.log, Registerer: e.metrics})
 	require.NoError(t, err)
-	require.NoError(t, e.direct.Declare(e.ctx(), e.plan))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, e.direct.Delete(ctx, e.plan))
-	})
 	return e
 }
 

@@ -90,6 +90,7 @@ func (p *Publisher) runLane(ctx context.Context, s *session) error {
 func (l *lane) send(j *job) {
 	for i := range j.msgs {
 		switch j.begin(i, l.s) {
+		case doSend:
 		case doSkip:
 			continue
 		case doStop:

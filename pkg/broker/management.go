@@ -18,7 +18,7 @@ import (
 
 const maxManagementAnswer = 64 << 20 // bytes
 
-// PolicyError: a policy makes the broker drop or release messages of ours
+// PolicyError says that a policy makes the broker drop or release messages of ours
 // early. Waiting messages would be lost or early without a trace.
 type PolicyError struct {
 	Policy string // with "operator policy" before the name if it is one

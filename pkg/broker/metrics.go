@@ -19,8 +19,6 @@ type metrics struct {
 	parked     *prometheus.GaugeVec // queue
 }
 
-var settlements = []string{"ack", "forward", "park", "requeue", "stale"}
-
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		unroutable: prometheus.NewCounter(prometheus.CounterOpts{
@@ -73,7 +71,7 @@ func (m *metrics) queue(name string) {
 	m.delivered.WithLabelValues(name)
 	m.pauses.WithLabelValues(name)
 	m.subscribed.WithLabelValues(name)
-	for _, o := range settlements {
+	for _, o := range []string{"ack", "forward", "park", "requeue", "stale"} {
 		m.settled.WithLabelValues(name, o)
 	}
 }

@@ -42,7 +42,7 @@ type Outcome struct {
 	hold    time.Duration
 }
 
-// Ack: done with it.
+// Ack says that the delivery is done with.
 func Ack() Outcome { return Outcome{kind: kindAck} }
 
 // Forward publishes m, waits for its confirm, then acks. If m cannot be

@@ -140,21 +140,21 @@ func (p *Publisher) notify() {
 
 // status says whether publishing is possible now (nil), and gives a channel
 // that is closed at the next change.
-func (p *Publisher) status() (error, <-chan struct{}) { //nolint:revive // the channel belongs to the state
+func (p *Publisher) status() (<-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sess == nil || p.open <= 0 {
-		return ErrNotSent, p.changed
+		return p.changed, ErrNotSent
 	}
 	if reason, _ := p.sess.state(); reason != "" {
-		return fmt.Errorf("%w: %s", ErrBlocked, reason), p.changed
+		return p.changed, fmt.Errorf("%w: %s", ErrBlocked, reason)
 	}
-	return nil, p.changed
+	return p.changed, nil
 }
 
 // Ready is nil if there is a connection and the broker does not block it.
 func (p *Publisher) Ready() error {
-	err, _ := p.status()
+	_, err := p.status()
 	return err
 }
 
@@ -168,7 +168,7 @@ func (p *Publisher) InFlight() int { return int(p.flying.Load()) }
 // WaitReady waits until Ready is nil or ctx ends.
 func (p *Publisher) WaitReady(ctx context.Context) error {
 	for {
-		err, changed := p.status()
+		changed, err := p.status()
 		if err == nil {
 			return nil
 		}

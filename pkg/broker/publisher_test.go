@@ -154,10 +154,11 @@ func TestAConnectionThatDoesNotConfirmIsReplaced(t *testing.T) {
 
 // connection.blocked and connection.unblocked as RabbitMQ sends them when an
 // alarm begins and ends (class 10, methods 60 and 61, on channel 0).
-var (
-	frameBlocked   = []byte{1, 0, 0, 0, 0, 0, 15, 0, 10, 0, 60, 10, 'l', 'o', 'w', ' ', 'm', 'e', 'm', 'o', 'r', 'y', 0xCE}
-	frameUnblocked = []byte{1, 0, 0, 0, 0, 0, 4, 0, 10, 0, 61, 0xCE}
-)
+func frames() (blocked, unblocked []byte) {
+	blocked = []byte{1, 0, 0, 0, 0, 0, 15, 0, 10, 0, 60, 10, 'l', 'o', 'w', ' ', 'm', 'e', 'm', 'o', 'r', 'y', 0xCE}
+	unblocked = []byte{1, 0, 0, 0, 0, 0, 4, 0, 10, 0, 61, 0xCE}
+	return blocked, unblocked
+}
 
 func TestABlockedConnectionStopsPublishingAndWhatMustPublish(t *testing.T) {
 	t.Parallel()
@@ -170,8 +171,8 @@ func TestABlockedConnectionStopsPublishingAndWhatMustPublish(t *testing.T) {
 	e.eventually("it consumes", k.Subscribed)
 	require.False(t, p.Blocked())
 
-	frameBlocked[6] = byte(len(frameBlocked) - 8)
-	require.NoError(t, proxy.Inject(frameBlocked))
+	blocked, unblocked := frames()
+	require.NoError(t, proxy.Inject(blocked))
 	e.eventually("it knows", p.Blocked)
 	errs := p.Publish(e.ctx(), []broker.Message{e.due("1")})
 	require.ErrorIs(t, errs[0], broker.ErrBlocked)
@@ -179,7 +180,7 @@ func TestABlockedConnectionStopsPublishingAndWhatMustPublish(t *testing.T) {
 	e.eventually("consumption pauses", func() bool { return !k.Subscribed() })
 	require.True(t, p.Blocked())
 
-	require.NoError(t, proxy.Inject(frameUnblocked))
+	require.NoError(t, proxy.Inject(unblocked))
 	require.NoError(t, p.WaitReady(e.ctx()))
 	noErrors(t, p.Publish(e.ctx(), []broker.Message{e.due("2")}))
 	e.eventually("consumption goes on", k.Subscribed)

@@ -9,9 +9,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// forwardWaits are the waits between attempts to publish what a handler
-// forwards. The delivery is held meanwhile; the worker is not.
-var forwardWaits = []time.Duration{250 * time.Millisecond, time.Second, 4 * time.Second, 10 * time.Second}
+// What a handler forwards is published up to forwardTries times; the delivery
+// is held meanwhile, the worker is not.
+const forwardTries = 5
+
+// forwardWait is the wait after the given number of failed tries: 250 ms, 1 s,
+// 4 s, 10 s.
+func forwardWait(failed int) time.Duration {
+	return min(250*time.Millisecond<<(2*(failed-1)), 10*time.Second)
+}
 
 // handle works through one batch.
 func (u *subscription) handle(ctx context.Context, batch []item) {
@@ -88,9 +94,9 @@ func (u *subscription) forward(ctx context.Context, items []item) {
 		case errors.Is(err, ErrBlocked), errors.Is(err, ErrStopped), ctx.Err() != nil:
 			u.giveUp(fmt.Errorf("forwarding: %w", err))
 			continue
-		case it.tries < len(forwardWaits):
-			again = append(again, heldItem{it, time.Now().Add(forwardWaits[it.tries])})
-			again[len(again)-1].tries++
+		case it.tries+1 < forwardTries:
+			it.tries++
+			again = append(again, heldItem{it, time.Now().Add(forwardWait(it.tries))})
 		case errors.Is(err, ErrNotSent), errors.Is(err, ErrUnknown):
 			u.giveUp(fmt.Errorf("forwarding: %w", err))
 		default: // the fault is the message's or its target's: others may go on

@@ -127,7 +127,7 @@ func (u *subscription) dispatch(ctx context.Context) ending {
 	}
 	delivered := u.k.c.metrics.delivered.WithLabelValues(u.k.o.Queue)
 	for {
-		blocked, changed := u.blocked()
+		changed, blocked := u.blocked()
 		if blocked != nil {
 			return ending{pause: blocked}
 		}
@@ -192,15 +192,15 @@ func (u *subscription) reason() error {
 }
 
 // blocked says whether what handlers forward could not be published now.
-func (u *subscription) blocked() (error, <-chan struct{}) { //nolint:revive // the channel belongs to the state
+func (u *subscription) blocked() (<-chan struct{}, error) {
 	if u.k.o.Publisher == nil {
 		return nil, nil
 	}
-	err, changed := u.k.o.Publisher.status()
+	changed, err := u.k.o.Publisher.status()
 	if !errors.Is(err, ErrBlocked) {
 		err = nil
 	}
-	return err, changed
+	return changed, err
 }
 
 func stoppedTimer() *time.Timer {

@@ -15,7 +15,7 @@ import (
 // declareChannels work side by side: each declare is a round trip.
 const declareChannels = 4
 
-// MismatchError: a queue or exchange exists with other arguments than ours
+// MismatchError says that a queue or exchange exists with other arguments than ours
 // (AMQP 406). Arguments cannot be changed: it must be drained and deleted, or
 // the config that asks for the other value put right.
 type MismatchError struct {
@@ -34,7 +34,7 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("%s %s exists with another %s: want %s, the broker has %s", e.Kind, e.Name, e.Argument, e.Want, e.Have)
 }
 
-// MissingError: an exchange, queue or binding of the plan is not there.
+// MissingError says that an exchange, queue or binding is not there.
 type MissingError struct {
 	Kind string // "queue", "exchange" or "binding"
 	Name string

@@ -131,7 +131,7 @@ func (s *Store) busyRows(ctx context.Context, tx *sql.Tx, ids []any, rows map[ui
 	}
 	missing := make([]any, 0, len(ids)-len(rows))
 	for _, id := range ids {
-		if _, ok := rows[id.(uint64)]; !ok { //nolint:forcetypeassert // distinct made them
+		if _, ok := rows[id.(uint64)]; !ok {
 			missing = append(missing, id)
 		}
 	}

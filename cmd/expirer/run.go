@@ -12,6 +12,9 @@ import (
 	"github.com/lapsehq/lapse/pkg/worker"
 )
 
+// parkedEvery is how often the expirer counts what was set aside.
+const parkedEvery = 10 * time.Second
+
 func run(ctx context.Context, p config.Process) int {
 	return worker.Run(ctx, telemetry.NewBuild("expirer", version), config.DefaultExpirer(),
 		func(c config.Expirer) config.Common { return c.Common }, p, add)
@@ -24,6 +27,8 @@ func add(w *worker.Worker, c config.Expirer) error {
 	if err := w.AddRelay(c.Outbox); err != nil {
 		return err
 	}
+	aside := []string{w.Ladder.Parked(), w.Ladder.Unroutable()}
+	w.App.Go("parked gauge", func(ctx context.Context) error { return w.Broker.WatchParked(ctx, aside, parkedEvery) })
 	guard := expiry.NewGuard(c.Expiry.ClockAhead, time.Now)
 	core := expiry.NewCore(w.Store, guard, w.Registry)
 	limit := expiry.NewLimiter(c.Expiry)

@@ -53,10 +53,10 @@ type Worker struct {
 }
 
 const (
-	adminWithin  = 5 * time.Second  // admin port: start, stop
-	policyWithin = 5 * time.Second  // look at the broker's policies
-	openWithin   = 15 * time.Second // one attempt to open the database
-	sendWithin   = 15 * time.Second // the relay's last batch and the last confirms
+	adminWithin   = 5 * time.Second  // admin port: start, stop
+	prepareWithin = 15 * time.Second // declare the topology and look at the broker's policies, before the first session
+	openWithin    = 15 * time.Second // one attempt to open the database
+	sendWithin    = 15 * time.Second // the relay's last batch and the last confirms
 )
 
 // Run is a worker's whole life; it gives the exit code. add registers the worker's own steps.
@@ -165,19 +165,18 @@ func (w *Worker) openBroker(ctx context.Context, role string) error {
 	if w.Ladder, err = ladder.New(w.common.Ladder); err != nil {
 		return fmt.Errorf("ladder: %w", err)
 	}
-	plan := w.Ladder.Plan()
-	w.Broker, err = broker.New(w.common.Broker, broker.Options{Role: role, Plan: plan, Log: w.Log, Registerer: w.Registry})
+	w.Broker, err = broker.New(w.common.Broker, broker.Options{Role: role, Plan: w.Ladder.Plan(), Log: w.Log, Registerer: w.Registry})
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
-	pctx, cancel := context.WithTimeout(ctx, policyWithin)
+	pctx, cancel := context.WithTimeout(ctx, prepareWithin)
 	defer cancel()
-	var policy *broker.PolicyError
-	switch err := w.Broker.CheckPolicies(pctx, plan); {
-	case errors.As(err, &policy):
+	switch err := w.Broker.Prepare(pctx); {
+	case broker.Refused(err):
 		return fmt.Errorf("broker: %w", err)
-	case err != nil:
-		w.Log.Warn("the broker's policies could not be checked", zap.Error(err))
+	case err != nil && ctx.Err() == nil:
+		// Every session declares again; what the broker holds is not needed to start.
+		w.Log.Warn("the broker could not be prepared yet", zap.Error(err))
 	}
 	w.Publisher = w.Broker.NewPublisher()
 	w.Route = delay.NewLadder(w.Ladder, w.Publisher)

@@ -1,10 +1,3 @@
-// Package rig is what tests and lapsectl hold the real things with: the stack's servers, processes of the fleet that
-// can be killed, and a proxy that plays the network's bad days.
-//
-// Invariants:
-//   - nothing writes to a server before Stack.Check has let it pass: loopback, and carrying this checkout's token
-//   - nothing is signalled but a process that was noted with pid, start time and boot id, and still is that process
-//   - what was started here is waited for here
 package rig
 
 import (

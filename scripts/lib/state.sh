@@ -65,9 +65,9 @@ state_save() {
 state_purge() {
   [[ $STACK_DIR == "$CHECKOUT/.stack" && ! -L $STACK_DIR ]] || die "refusing to delete $STACK_DIR"
   ! grep -qF " $STACK_DIR/" /proc/self/mountinfo 2>/dev/null || die "something is mounted under $STACK_DIR; unmount it first"
+  rm -rf -- "$(short_dir)"
   rm -rf --one-file-system -- "$STACK_DIR" 2>/dev/null ||
     as_root rm -rf --one-file-system -- "$STACK_DIR"
-  rm -rf -- "$(short_dir)"
 }
 
 # short_dir is where sockets go when the checkout's path is too long for one (107 bytes).

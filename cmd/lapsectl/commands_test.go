@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/testenv"
+)
+
+func TestSettingsComeFromAKeptDemo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, ".stack"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, keptDemo), []byte("# a note\nexport LAPSE__INSTALLATION='lapse-demo'\n"+
+		"LAPSE__PREFIX=lapse-demo\nexport LAPSE__DATABASE__PASSWORD='it'\\''s'\nexport LAPSE__DATABASE__NAME=\"lapse_demo\"\nexport OTHER=1\n"), 0o600))
+	below := filepath.Join(dir, "a", "b")
+	require.NoError(t, os.MkdirAll(below, 0o700))
+
+	var notes strings.Builder
+	s := &system{dir: below, stderr: &notes}
+	cfg, err := s.settings(keyInstallation)
+	require.NoError(t, err)
+	require.Equal(t, []string{"lapse-demo", "lapse-demo", "lapse_demo", "it's"},
+		[]string{cfg.Installation, cfg.Prefix, cfg.Database.Name, cfg.Database.Password.Reveal()})
+	require.Empty(t, notes.String())
+
+	// Half an environment is never mixed with the demo's.
+	s.environ = []string{"LAPSE__DATABASE__USER=other", "LAPSE__BROKER__NAME=x"}
+	cfg, err = s.settings(keyInstallation)
+	require.NoError(t, err)
+	require.Equal(t, "lapse", cfg.Database.User)
+	require.Contains(t, notes.String(), "are not read")
+	// A migration needs a database alone.
+	cfg, err = s.settings()
+	require.NoError(t, err)
+	require.Equal(t, "other", cfg.Database.User)
+	// A whole one wins.
+	s.environ = []string{"LAPSE__INSTALLATION=prod"}
+	cfg, err = s.settings(keyInstallation)
+	require.NoError(t, err)
+	require.Equal(t, []string{"prod", "lapse"}, []string{cfg.Installation, cfg.Database.Name})
+	_, err = s.settings(keyInstallation, keyBroker)
+	require.ErrorContains(t, err, "broker.url: must be given")
+	s.environ = []string{"LAPSE__INSTALLATION=Prod!", "LAPSE__DATABSE__NAME=x"}
+	_, err = s.settings()
+	require.ErrorContains(t, err, "installation: must be set")
+	require.ErrorContains(t, err, "databse")
+}
+
+func TestSettingsReadTheWorkersFiles(t *testing.T) {
+	t.Parallel()
+	for _, worker := range []string{"publisher", "expirer", "notifier"} {
+		s := &system{dir: t.TempDir(), config: "../../configs/" + worker + ".yaml", environ: []string{"LAPSE__BROKER__URL=amqp://u:p@h:5672/v"}}
+		_, err := s.settings(keyInstallation, keyBroker)
+		require.NoError(t, err, worker)
+	}
+}
+
+func TestNothingIsGiven(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, args := range [][]string{{"template", "list"}, {"migrate", "status"}, {"explain", "1"}, {"events", "tail"}} {
+		r := lapsectl(t.Context(), nil, dir, args...)
+		require.Equal(t, exitError, r.code)
+		require.Contains(t, r.stderr, "no installation is given: use --config FILE or LAPSE__INSTALLATION")
+		require.Contains(t, r.stderr, dir)
+	}
+	r := lapsectl(t.Context(), nil, dir, "-c", "absent.yaml", "template", "list")
+	require.Equal(t, exitError, r.code)
+	require.Contains(t, r.stderr, "absent.yaml")
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	db := testenv.NewDatabase(t)
+	environ := []string{
+		"LAPSE__DATABASE__ADDRESS=" + db.Config.Address, "LAPSE__DATABASE__USER=" + db.Config.User,
+		"LAPSE__DATABASE__PASSWORD=" + db.Config.Password.Reveal(), "LAPSE__DATABASE__NAME=" + db.Config.Name,
+	}
+	run := func(args ...string) call {
+		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+		defer cancel()
+		return lapsectl(ctx, environ, t.TempDir(), append([]string{"migrate"}, args...)...)
+	}
+	r := run("status")
+	require.Equal(t, exitMiss, r.code, r.stderr)
+	require.Contains(t, r.stdout, "00001_walk.sql")
+	require.Contains(t, r.stdout, "not yet")
+	require.Contains(t, r.stderr, "run lapsectl migrate up")
+	r = run("up")
+	require.Equal(t, exitOK, r.code, r.stderr)
+	require.Contains(t, r.stdout, "from version 0 to")
+	r = run("up")
+	require.Contains(t, r.stdout, "already")
+	r = run("status")
+	require.Equal(t, exitOK, r.code, r.stderr)
+	require.NotContains(t, r.stdout, "not yet")
+	r = run("down", "--to=99")
+	require.Equal(t, exitError, r.code)
+	require.Contains(t, r.stderr, "--to: must be between 0 and the schema's version")
+	r = run("down", "--to=0")
+	require.Equal(t, exitOK, r.code, r.stderr)
+	require.EqualValues(t, 0, db.Int(t, `SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name = 'coupon'`, db.Config.Name))
+}
+
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	c := newScene(t)
+	base := []string{"template", "create", "--name=国庆", "--value=500", "--currency=CNY", "--reason=launch"}
+	for _, rule := range []struct{ flags, text string }{
+		{"--after=168h", "168h after the grant"},
+		{"--until=2027-01-01T00:00:00+08:00", "at 2027-01-01T00:00:00+08:00"},
+		{"--end-of-day=2026-10-31 --zone=Asia/Shanghai", "end of 2026-10-31, Asia/Shanghai"},
+		{"--days-after=0 --zone=Europe/Berlin", "end of day 0 after the grant, Europe/Berlin"},
+		{"--never", "never"},
+	} {
+		require.Contains(t, c.ok(append(base, strings.Fields(rule.flags)...)...), rule.text)
+	}
+	for flags, want := range map[string]string{
+		"":                                    "when coupons end is missing",
+		"--never --after=1h":                  "not several",
+		"--after=0s":                          `after: want a duration above 0`,
+		"--after=1h --zone=UTC":               "--zone goes with",
+		"--days-after=7":                      `zone: want a tz database name such as Asia/Shanghai, got ""`,
+		"--until=2027-01-01":                  `at: want RFC 3339 with a zone, got "2027-01-01"`,
+		"--never --precision=fuzzy":           `precision: must be exact, standard or relaxed, got "fuzzy"`,
+		"--never --quota=-1 --currency=yuan1": "quota: must be 0 (unlimited) or more, got -1",
+		"--never --actor= --reason=":          `--reason: must not be empty`,
+	} {
+		r := c.run(append(base, strings.Fields(flags)...)...)
+		require.Equal(t, exitError, r.code, flags)
+		require.Contains(t, r.stderr, want, flags)
+	}
+	require.EqualValues(t, 5, c.db.Int(t, `SELECT COUNT(*) FROM coupon_template`))
+
+	require.Contains(t, c.ok("template", "revise", "1", "--revision=1", "--quota=10", "--reason=less"), "revision 2: 168h after the grant")
+	r := c.run("template", "revise", "1", "--revision=1", "--quota=20", "--reason=more")
+	require.Equal(t, exitMiss, r.code)
+	require.Contains(t, r.stderr, "template 1 has revision 2 now, not 1")
+
+	var one templateJSON
+	require.NoError(t, json.Unmarshal([]byte(c.ok("template", "show", "1", "--json")), &one))
+	require.Equal(t, []any{"1", uint32(2), "国庆", int64(500), int64(10), "tester", "less"},
+		[]any{one.ID, one.Revision, one.Name, one.Value, one.Quota, one.Actor, one.Reason})
+	var all []templateJSON
+	require.NoError(t, json.Unmarshal([]byte(c.ok("template", "list", "--json")), &all))
+	require.Len(t, all, 5)
+	require.Contains(t, c.ok("template", "list", "--from=5"), "5   1         国庆  500 CNY (minor units)  never")
+	r = c.run("template", "show", "77")
+	require.Equal(t, exitMiss, r.code)
+	require.Contains(t, r.stderr, "there is no template 77")
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	c := newScene(t)
+	id := c.template("--after=1h")
+	c.ok("grant", "--template", id, "--user=u", "--batch=b", "--count=2")
+	_, made := c.issue()
+	require.Equal(t, 2, made)
+
+	text := c.ok("explain", "1")
+	require.Contains(t, text, "state      unused\n")
+	require.Contains(t, text, "grant key  b:u:1\n")
+	require.Contains(t, text, "trigger    in the outbox, on its way to the broker\n")
+	require.Contains(t, text, "– → unused")
+	require.Contains(t, text, "coupon.issued")
+	require.Contains(t, text, "notices   none")
+
+	// The row says unused; whoever reads it must not take it for usable.
+	c.db.Exec(t, `UPDATE coupon SET expires_at = '2020-01-02', due_at = '2020-01-02' WHERE id = 2`)
+	require.Contains(t, c.ok("explain", "2"), "state      expired; the row still says unused\n")
+
+	c.expire(1)
+	_, err := c.store.CollectNotices(c.ctx(), coupon.NoticeExpired, coupon.WindowRules{Quiet: time.Hour, MaxAge: time.Hour, MaxItems: 10},
+		[]coupon.NoticeItem{{EventID: "1:2:expired", UserID: "u", CouponID: 1, Version: 2, ExpiresAt: time.Date(2020, 1, 2, 0, 0, 0, 0, time.UTC), Currency: "CNY"}})
+	require.NoError(t, err)
+	text = c.ok("explain", "1")
+	require.Contains(t, text, "unused → expired")
+	require.Contains(t, text, "v1.1")
+	require.Contains(t, text, "gathering, looked at next")
+
+	var e explainedJSON
+	require.NoError(t, json.Unmarshal([]byte(c.ok("explain", "1", "--json")), &e))
+	require.Equal(t, []string{"1", "expired", "expired", "u"}, []string{e.CouponID, e.Status, e.SeenAs, e.UserID})
+	require.Len(t, e.History, 2)
+	require.Equal(t, "ladder", e.History[1].Cause)
+	require.Equal(t, "2020-01-02T00:00:00.000Z", *e.ExpiresAt)
+	require.Len(t, e.Outbox, 3) // its trigger and two events: no relay runs
+	require.Len(t, e.Notices, 1)
+	require.Empty(t, e.Notices[0].Channels)
+
+	c.db.Exec(t, `UPDATE notice_window SET due_at = '2020-01-02', opened_at = '2020-01-02', last_item_at = '2020-01-02'`)
+	_, err = c.store.CloseNotices(c.ctx(), coupon.ClosePlan{
+		Kind: coupon.NoticeExpired, Channels: []coupon.Channel{coupon.ChannelInbox, coupon.ChannelLog}, Lease: time.Minute, Limit: 10,
+		Rules: coupon.WindowRules{Quiet: time.Microsecond, MaxAge: time.Microsecond, MaxItems: 10},
+	})
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal([]byte(c.ok("explain", "1", "--json")), &e))
+	require.Len(t, e.Notices[0].Channels, 2)
+	require.Equal(t, channelJSON{Channel: "inbox", Items: 1, State: "pending", Attempts: 1}, e.Notices[0].Channels[0])
+	require.Contains(t, c.ok("explain", "1"), "pending")
+
+	for arg, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"77":                   {exitMiss, "there is no coupon 77"},
+		"0":                    {exitError, `coupon: must be an id, a whole number from 1 on, got "0"`},
+		"+1":                   {exitError, `got "+1"`},
+		"1.5":                  {exitError, `got "1.5"`},
+		"99999999999999999999": {exitError, `got "99999999999999999999"`},
+	} {
+		r := c.run("explain", arg)
+		require.Equal(t, want.code, r.code)
+		require.Contains(t, r.stderr, want.text)
+	}
+}
+
+func TestEventsTail(t *testing.T) {
+	t.Parallel()
+	c := newScene(t)
+	id := c.template("--after=1h")
+	type result struct {
+		args []string
+		call
+	}
+	ended := make(chan result, 3)
+	watch := func(ctx context.Context, args ...string) {
+		go func() { ended <- result{args, c.runIn(ctx, append([]string{"events", "tail"}, args...)...)} }()
+	}
+	ctx, interrupt := context.WithCancelCause(c.ctx())
+	watch(ctx, "--limit=2")
+	watch(ctx, "--json", "--limit=1", "--type=coupon.refused.v1")
+	watch(ctx, "--type=expired") // none comes
+
+	publisher := c.client.NewPublisher()
+	running, stop := context.WithCancel(c.ctx())
+	stopped := make(chan error, 1)
+	go func() { stopped <- publisher.Run(running) }()
+	defer func() { stop(); require.NoError(t, <-stopped) }()
+
+	c.ok("grant", "--template", id, "--user=u", "--key=k")
+	c.issue()
+	var key, msgID string
+	var body []byte
+	require.NoError(t, c.db.SQL.QueryRowContext(c.ctx(), `SELECT routing_key, msg_id, body FROM outbox WHERE lane = 1`).Scan(&key, &msgID, &body))
+	// Published again and again, because nobody knows when the watchers are there.
+	watching := map[string]call{}
+	for n := 0; len(watching) < 2; n++ {
+		require.NoError(t, publisher.Publish(c.ctx(), []broker.Message{
+			{Exchange: c.ladder.Events(), Key: key, ID: msgID, Body: body},
+		})[0])
+		require.NoError(t, publisher.Publish(c.ctx(), []broker.Message{
+			{Exchange: c.ladder.Events(), Key: "coupon.refused", ID: fmt.Sprint(n), Body: []byte("{\n \"type\": \"coupon.refused.v1\",\n\"data\":{}}")},
+		})[0])
+		select {
+		case r := <-ended:
+			watching[r.args[0]] = r.call
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	require.Equal(t, exitOK, watching["--json"].code, watching["--json"].stderr)
+	require.Equal(t, `{"type":"coupon.refused.v1","data":{}}`+"\n", watching["--json"].stdout)
+	plain := watching["--limit=2"]
+	require.Equal(t, exitOK, plain.code, plain.stderr)
+	require.Len(t, strings.Split(plain.stdout, "\n"), 3)
+	require.Contains(t, plain.stderr, "watching "+c.ladder.Events()+" for #")
+	interrupt(errors.New("interrupt signal received"))
+	r := <-ended
+	require.Equal(t, exitOK, r.code, r.stderr)
+	require.Empty(t, r.stdout)
+
+	bad := c.run("events", "tail", "--type=coupon.exipred")
+	require.Equal(t, exitError, bad.code)
+	require.Contains(t, bad.stderr, `got "coupon.exipred"`)
+}
+
+func TestEventLine(t *testing.T) {
+	t.Parallel()
+	c := &eventsTail{}
+	line := c.line(broker.Delivery{Body: []byte(`{"type":"coupon.expired.v1","subject":"coupon/1","time":"2026-11-29T19:19:39.839Z",
+		"data":{"coupon_id":"1","user_id":"u1","batch_id":null,"version":2,"detail":"a b"}}`)})
+	require.Equal(t, `2026-11-29T19:19:39.839Z coupon.expired.v1 coupon/1 user_id=u1 version=2 detail="a b"`+"\n", line)
+	require.NotContains(t, c.line(broker.Delivery{Body: []byte(`{"type":"\u001b[2J","data":{"x":"\u001b[2J"}}`)}), "\x1b")
+	require.Equal(t, "unreadable event on k: \"not JSON\"\n", c.line(broker.Delivery{Key: "k", Body: []byte("not JSON")}))
+}

@@ -93,7 +93,7 @@ func (c *demoCommand) write(s *system, r demo.Result) error {
 	if c.JSON == "-" {
 		_, err = s.stdout.Write(body)
 	} else {
-		err = os.WriteFile(c.JSON, body, 0o644) //nolint:gosec // for others to read
+		err = os.WriteFile(c.JSON, body, 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("json: %w", err)

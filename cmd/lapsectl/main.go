@@ -8,6 +8,6 @@ import (
 )
 
 // version is set by the build.
-var version = "dev" //nolint:gochecknoglobals // the linker's
+var version = "dev"
 
 func main() { os.Exit(run(context.Background(), newSystem(os.Args[1:]))) }

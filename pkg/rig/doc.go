@@ -1,7 +1,9 @@
-// Package rig starts and kills real processes: the three workers of a fleet, and the servers of this checkout's stack. It is for
-// tests and lapsectl.
+// Package rig handles what tests and lapsectl run for real: this checkout's stack of servers behind its fence, fleets of
+// worker processes that can be killed, and a proxy for faults of the network. Package demo below it runs the demo.
 //
 // Invariants:
-//   - only the stack's own servers are touched: found by its pid files, the start time compared
-//   - whatever is started here has an owner that stops it and waits for it
+//   - nothing writes to a server before Stack.Check has let it pass: loopback, and answering with this checkout's token;
+//   - no process is signalled but our own children, and those of a pid file whose start time and boot still agree.
+//
+// Only tests and lapsectl import it.
 package rig

@@ -90,6 +90,14 @@ func delivery(c *event.Codec, tr coupon.Trigger) broker.Delivery {
 	return broker.Delivery{Body: c.Trigger(tr), Key: "00.00.00.00.01.expire.r.07", Headers: map[string]any{"traceparent": "00-a-b-01"}}
 }
 
+func deliveries(c *event.Codec, ts ...coupon.Trigger) []broker.Delivery {
+	out := make([]broker.Delivery, len(ts))
+	for i, t := range ts {
+		out[i] = delivery(c, t)
+	}
+	return out
+}
+
 func ring(id uint64, at time.Time) coupon.Trigger {
 	return coupon.Trigger{Kind: coupon.KindExpire, CouponID: id, At: at, ID: coupon.TriggerID('v', id, 1), Origin: coupon.OriginLadder}
 }

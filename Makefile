@@ -46,7 +46,7 @@ demo: stack build ## ten thousand coupons expire on the second, and are audited
 .PHONY: test
 test: stack ## every test, with the race detector, against the real servers
 	@go build -o .tools/summary ./scripts/summary
-	@eval "$$(scripts/stack env)"; $(TEST_ENV) go test -race -json -timeout 30m $(TEST_FLAGS) $(PKG) | $(TEST_ENV) .tools/summary
+	@eval "$$(scripts/stack env)"; $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) $(PKG) | $(TEST_ENV) .tools/summary
 
 .PHONY: lint
 lint: $(GOLANGCI) ## linters, the scripts' syntax, and the proof that all SQL is MySQL's

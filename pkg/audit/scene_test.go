@@ -137,12 +137,12 @@ func (s *scene) tellExpired(t *testing.T, id int, event string, at time.Time) {
 func (s *scene) notify(t *testing.T, window, firstID, secondID int) {
 	t.Helper()
 	s.db.Exec(t, `INSERT INTO notice_window (id, user_id, kind, open_mark, items, opened_at, last_item_at, due_at, closed_at, closed_by)
-		VALUES (?,?,'expired',NULL,2,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),NULL,UTC_TIMESTAMP(3),'quiet')`, window, user(firstID))
+		VALUES (?,?,'expired',NULL,2,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),'9999-12-31',UTC_TIMESTAMP(3),'quiet')`, window, user(firstID))
 	for _, id := range []int{firstID, secondID} {
 		s.item(t, window, id)
 	}
-	s.db.Exec(t, `INSERT INTO notice (window_id, channel, user_id, kind, items, state, reason, attempts, created_at, settled_at)
-		VALUES (?,'inbox',?,'expired',2,'sent','',1,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3))`, window, user(firstID))
+	s.db.Exec(t, `INSERT INTO notice (window_id, channel, user_id, kind, items, state, reason, attempts, try_at, created_at, settled_at)
+		VALUES (?,'inbox',?,'expired',2,'sent','',1,'9999-12-31',UTC_TIMESTAMP(3),UTC_TIMESTAMP(3))`, window, user(firstID))
 	s.db.Exec(t, `INSERT INTO inbox (user_id, window_id, kind, items, texts, created_at) VALUES (?,?,'expired',2,?,UTC_TIMESTAMP(3))`,
 		user(firstID), window, `{"en":{"title":"-","text":"2 of your coupons have expired"},"zh-CN":{"title":"-","text":"你有2张优惠券已过期"}}`)
 }

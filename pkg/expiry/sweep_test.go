@@ -140,7 +140,7 @@ func TestSweepStaysBehindTheLadder(t *testing.T) {
 		sh.mu.Lock()
 		sh.mark = time.Time{} // the ladder says nothing: lost
 		sh.mu.Unlock()
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, 10, sh.expired())
 		stop()
@@ -153,14 +153,14 @@ func TestSweepWaitsForTheDatabaseAndForTheClock(t *testing.T) {
 		sh := &shelf{table: table{now: start, err: fmt.Errorf("x: %w", coupon.ErrUnavailable)}}
 		fill(sh, 10, start.Add(-time.Hour))
 		stop := runSweep(t, sweeper(sh, expiry.SweepConfig{Grace: 0, Interval: time.Second, Batch: 5, Budget: time.Minute}.Alone()))
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.GreaterOrEqual(t, sh.rounds, 40, "alone it looks five times a second")
 		require.Zero(t, sh.expired())
 		sh.mu.Lock()
 		sh.err = nil
 		sh.mu.Unlock()
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, 10, sh.expired())
 		stop()
@@ -213,7 +213,7 @@ func TestMarkFollowsTheLadder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, start.Add(-3*time.Second), <-m.ch)
 		m.err = nil
-		time.Sleep(20 * time.Second)
+		time.Sleep(20 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.LessOrEqual(t, len(m.ch), 5, "silent once nothing is settled")
 		cancel()

@@ -170,7 +170,7 @@ func TestRelaysOnRealServers(t *testing.T) {
 	w.run(consumer.Run)
 
 	cfg := outbox.DefaultConfig()
-	cfg.Lease = time.Second
+	cfg.Lease, cfg.Batch = time.Second, 100 // small batches: walks of many readings among late commits
 	victim := &mortal{Store: w.db.Store(t), dead: make(chan struct{})}
 	killVictim := w.run(w.relay(cfg, victim, w.publisher(), nil).Run)
 	w.run(w.relay(cfg, w.db.Store(t), w.publisher(), nil).Run)

@@ -272,7 +272,7 @@ func TestEventsTail(t *testing.T) {
 		}
 	}
 	require.Equal(t, exitOK, watching["--json"].code, watching["--json"].stderr)
-	require.Equal(t, `{"type":"coupon.refused.v1","data":{}}`+"\n", watching["--json"].stdout)
+	require.Equal(t, []byte(`{"type":"coupon.refused.v1","data":{}}`+"\n"), []byte(watching["--json"].stdout)) // one line
 	plain := watching["--limit=2"]
 	require.Equal(t, exitOK, plain.code, plain.stderr)
 	require.Len(t, strings.Split(plain.stdout, "\n"), 3)

@@ -33,7 +33,7 @@ func (c *eventsTail) Help() string {
 	return "It watches through a queue of its own that goes with it; nobody else gets less. Events of before, and of a lost connection, are not shown."
 }
 
-var versioned = regexp.MustCompile(`\.v[0-9]+$`) //nolint:gochecknoglobals // a constant
+var versioned = regexp.MustCompile(`\.v[0-9]+$`)
 
 // keys gives the routing keys of the types.
 func (c *eventsTail) keys() ([]string, error) {

@@ -312,7 +312,7 @@ type repeated struct {
 func (r *repeated) keyOf(n int) (key, reason string) {
 	switch {
 	case r.key == "":
-		return madeKey(r.defaults.Batch, r.user, uint32(n)) //nolint:gosec // at most maxCount
+		return madeKey(r.defaults.Batch, r.user, uint32(n))
 	case r.count > 1:
 		key = r.key + ":" + strconv.Itoa(n)
 	default:

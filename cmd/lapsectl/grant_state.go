@@ -65,7 +65,7 @@ func inspect(f io.ReadSeeker) (fileFacts, error) {
 
 // readState reads what an earlier run left; false if it left nothing.
 func readState(file string) (st grantState, found bool, err error) {
-	body, err := os.ReadFile(file) //nolint:gosec // beside the file that the user names
+	body, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return st, false, nil
 	}
@@ -126,7 +126,7 @@ func openRejects(name string, keep int64) (*rejects, error) {
 	if name == "" {
 		return &rejects{}, nil
 	}
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644) //nolint:gosec // the user names it, for others to read
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("--rejects: %w", err)
 	}

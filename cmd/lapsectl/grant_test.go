@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
@@ -172,4 +174,32 @@ func TestGrantSaysWhyTheBrokerCannotBeReached(t *testing.T) {
 	require.Equal(t, exitError, r.code)
 	require.Contains(t, r.stderr, "connecting to RabbitMQ at 127.0.0.1:1")
 	require.NotContains(t, r.stderr, "secret")
+}
+
+func TestGrantOutlivesItsConnection(t *testing.T) {
+	t.Parallel()
+	c := newScene(t)
+	id := c.template("--after=1h")
+	u, err := url.Parse(os.Getenv("TEST_AMQP_URL"))
+	require.NoError(t, err)
+	proxy, err := rig.NewProxy(u.Host)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	c.environ = append(c.environ, "LAPSE__BROKER__ADDRESSES="+proxy.Addr())
+
+	ended := make(chan call, 1)
+	go func() {
+		ended <- c.run("grant", "--template", id, "--user=u", "--batch=b", "--count=60", "--rate=40/s")
+	}()
+	for _, depth := range []int{2, 6} {
+		testenv.Wait(t, "some events are in the queue", func() bool {
+			d, err := c.client.Depths(c.ctx(), []string{c.ladder.Issuance()})
+			return err == nil && d[c.ladder.Issuance()] >= depth
+		})
+		proxy.Cut()
+	}
+	r := <-ended
+	require.Equal(t, exitOK, r.code, r.stderr)
+	_, made := c.issue()
+	require.Equal(t, 60, made)
 }

@@ -47,7 +47,7 @@ func defaultSettings() settings {
 type configFlag string
 
 // AfterApply notes the file for the commands.
-func (f configFlag) AfterApply(s *system) error {
+func (f configFlag) AfterApply(s *system) error { //nolint:unparam // kong asks for the result
 	s.config = string(f)
 	return nil
 }
@@ -140,7 +140,7 @@ func findKept(dir string) (file string, environ []string, err error) {
 
 // readKept reads shell exports or plain NAME=value lines.
 func readKept(file string) ([]string, error) {
-	f, err := os.Open(file) //nolint:gosec // the name is ours
+	f, err := os.Open(file)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // names the file
 	}

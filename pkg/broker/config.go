@@ -43,7 +43,7 @@ type Config struct {
 	// consumer stops, and confirms when a publisher stops. Default 10s.
 	DrainTimeout time.Duration `koanf:"drain_timeout"`
 	// BackoffMin and BackoffMax bound the jittered wait between attempts to
-	// connect, to subscribe, and to go on after a pause. Default 200ms and 10s.
+	// connect, to subscribe, and to go on after a pause. Default 200ms and 2s.
 	BackoffMin time.Duration `koanf:"backoff_min"`
 	BackoffMax time.Duration `koanf:"backoff_max"`
 	// Channels a publisher uses side by side. Default 4.
@@ -72,7 +72,7 @@ func DefaultConfig() Config {
 		PublishTimeout: 10 * time.Second,
 		DrainTimeout:   10 * time.Second,
 		BackoffMin:     200 * time.Millisecond,
-		BackoffMax:     10 * time.Second,
+		BackoffMax:     2 * time.Second,
 		Channels:       4,
 		Window:         2048,
 		Topology:       TopologyConfig{Declare: true},

@@ -49,7 +49,8 @@ type Worker struct {
 	Route     *delay.Ladder
 	Delay     Deliverer
 
-	common config.Common
+	common      config.Common
+	needsBroker bool
 }
 
 const (
@@ -201,7 +202,7 @@ func (w *Worker) AddRelay(c outbox.Config) error {
 	return nil
 }
 
-// Consume adds a consumer and makes readiness depend on it.
+// Consume adds a consumer.
 func (w *Worker) Consume(o broker.ConsumerOptions) error {
 	o.Publisher, o.ParkExchange = w.Publisher, w.Ladder.ParkExchange()
 	if o.Ready == nil {
@@ -211,12 +212,17 @@ func (w *Worker) Consume(o broker.ConsumerOptions) error {
 	if err != nil {
 		return fmt.Errorf("consumer of %s: %w", o.Queue, err)
 	}
+	if w.needsBroker {
+		w.Admin.AddCheck("consumer "+o.Queue, func(context.Context) error { return consumer.Ready() })
+	}
 	w.App.Go("consumer "+o.Queue, consumer.Run, lifecycle.StopWithin(w.common.Broker.DrainTimeout+adminWithin))
 	return nil
 }
 
-// ReadyOnBroker makes /readyz depend on the broker, too; the publisher does not: the outbox holds while the broker is away.
+// ReadyOnBroker makes /readyz depend on the broker and on the consumers added after it, too. The publisher does not: the
+// outbox holds while the broker is away.
 func (w *Worker) ReadyOnBroker() {
+	w.needsBroker = true
 	w.Admin.AddCheck("broker", func(context.Context) error { return w.Publisher.Ready() })
 }
 

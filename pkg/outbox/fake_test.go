@@ -65,6 +65,25 @@ func (f *fakeStore) left() int {
 	return len(f.rows)
 }
 
+func (f *fakeStore) readings() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reads
+}
+
+func (f *fakeStore) aside() []uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.parked)
+}
+
+// waiting gives the rows as they are.
+func (f *fakeStore) waiting() []coupon.Outgoing {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.rows)
+}
+
 func (f *fakeStore) break_(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -244,6 +263,25 @@ func (b *fakeBroker) send(ids []string) []error {
 		}
 	}
 	return errs
+}
+
+// tries tells how often a message was sent, answered with no or not.
+func (b *fakeBroker) tries(id string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.times[id]
+}
+
+func (b *fakeBroker) called() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.calls
+}
+
+func (b *fakeBroker) clocks() []time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.at)
 }
 
 func (b *fakeBroker) list() []string {

@@ -90,9 +90,9 @@ func TestIdleCostsLittleAndForeignRowsAreFound(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(*bench) {}, func(b *bench) {
 		in(time.Minute)
-		before := b.store.reads
+		before := b.store.readings()
 		in(time.Minute)
-		require.LessOrEqual(t, b.store.reads-before, 4*60+2, "two statements every idle_poll")
+		require.LessOrEqual(t, b.store.readings()-before, 4*60+2, "two statements every idle_poll")
 		b.store.insert(event(1, 1)) // by another process: no wake
 		in(b.cfg.IdlePoll)
 		require.Zero(t, b.store.left())
@@ -188,11 +188,11 @@ func TestRefusedRowIsParkedAndItsPartitionGoesOn(t *testing.T) {
 	}, func(b *bench) {
 		in(time.Second)
 		require.Equal(t, []string{"32:1"}, b.mq.list(), "the partition goes on")
-		require.Less(t, b.mq.times["16:1"], 6, "not a hot loop")
+		require.Less(t, b.mq.tries("16:1"), 6, "not a hot loop")
 		in(10 * time.Minute)
 		require.Equal(t, []string{"32:1", "16:2"}, b.mq.list())
-		require.Equal(t, []uint64{1}, b.store.parked)
-		require.Equal(t, refusalLimit, b.mq.times["16:1"])
+		require.Equal(t, []uint64{1}, b.store.aside())
+		require.Equal(t, refusalLimit, b.mq.tries("16:1"))
 		require.Len(t, b.logs.FilterMessageSnippet("parked").All(), 1)
 	})
 }
@@ -213,10 +213,10 @@ func TestBrokerAwayCostsWaitingOnly(t *testing.T) {
 	}, func(b *bench) {
 		in(10 * time.Minute)
 		require.Equal(t, 200, b.store.left())
-		for _, r := range b.store.rows {
+		for _, r := range b.store.waiting() {
 			require.Zero(t, r.Refused)
 		}
-		require.Less(t, b.mq.calls, 400, "it waits between attempts")
+		require.Less(t, b.mq.called(), 400, "it waits between attempts")
 		require.Less(t, len(b.logs.All()), 15, "told once, then every minute")
 		b.mq.mu.Lock()
 		away = false
@@ -255,9 +255,10 @@ func TestDelaysAreComputedFromTheDatabasesClock(t *testing.T) {
 		b.mq.enter = func(int) { time.Sleep(3 * time.Second) } //nolint:forbidigo // virtual time; the next batch has been read by then
 	}, func(b *bench) {
 		in(time.Minute)
-		require.Len(t, b.mq.at, 3)
-		for i, at := range b.mq.at[1:] {
-			require.GreaterOrEqual(t, at.Sub(b.mq.at[i]), 3*time.Second)
+		clocks := b.mq.clocks()
+		require.Len(t, clocks, 3)
+		for i, at := range clocks[1:] {
+			require.GreaterOrEqual(t, at.Sub(clocks[i]), 3*time.Second)
 		}
 		require.Zero(t, b.store.left())
 	})
@@ -285,7 +286,7 @@ func TestStopFinishesTheBatchInHand(t *testing.T) {
 		require.Equal(t, 2*time.Second, time.Since(began))
 		require.Equal(t, []string{"16:1"}, b.mq.list()[:1])
 		require.Equal(t, 5-len(b.mq.list()), b.store.left(), "what was confirmed is deleted")
-		require.Equal(t, 1, b.mq.calls)
+		require.Equal(t, 1, b.mq.called())
 	})
 }
 

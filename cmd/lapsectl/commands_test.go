@@ -272,7 +272,8 @@ func TestEventsTail(t *testing.T) {
 		}
 	}
 	require.Equal(t, exitOK, watching["--json"].code, watching["--json"].stderr)
-	require.Equal(t, []byte(`{"type":"coupon.refused.v1","data":{}}`+"\n"), []byte(watching["--json"].stdout)) // one line
+	require.JSONEq(t, `{"type":"coupon.refused.v1","data":{}}`, watching["--json"].stdout)
+	require.Equal(t, 1, strings.Count(watching["--json"].stdout, "\n"))
 	plain := watching["--limit=2"]
 	require.Equal(t, exitOK, plain.code, plain.stderr)
 	require.Len(t, strings.Split(plain.stdout, "\n"), 3)

@@ -37,6 +37,9 @@ type Client struct {
 	log     *zap.Logger
 	metrics *metrics
 	dials   atomic.Uint64
+
+	declaring chan struct{} // holds a token while a session declares
+	declared  time.Time     // when the last successful one began; guarded by the token
 }
 
 // New checks the config; it does not connect.
@@ -62,7 +65,8 @@ func New(cfg Config, opts Options) (*Client, error) {
 		return nil, fmt.Errorf("registering broker metrics: %w", err)
 	}
 	return &Client{
-		cfg: cfg, name: opts.Role + " " + cfg.Name, plan: opts.Plan,
+		declaring: make(chan struct{}, 1),
+		cfg:       cfg, name: opts.Role + " " + cfg.Name, plan: opts.Plan,
 		log: opts.Log.Named("broker"), metrics: m,
 	}, nil
 }
@@ -84,12 +88,36 @@ func (c *Client) open(ctx context.Context, purpose string) (*session, error) {
 		return nil, err
 	}
 	if c.cfg.Topology.Declare && !empty(c.plan) {
-		if err := c.declareOn(ctx, s, c.plan); err != nil {
+		if err := c.declareOnce(ctx, s, time.Now()); err != nil {
 			s.close()
 			return nil, err
 		}
 	}
 	return s, nil
+}
+
+// declareOnce declares the plan for a session that is connected since then,
+// unless another session of the process has declared it after that: what could
+// have undone it (a restart of the broker) would have ended this session, too.
+// So a worker with five sessions declares once when the broker comes back.
+func (c *Client) declareOnce(ctx context.Context, s *session, connected time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	defer cancel()
+	select {
+	case c.declaring <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for another session to declare the topology: %w", ctx.Err())
+	}
+	defer func() { <-c.declaring }()
+	if c.declared.After(connected) {
+		return nil
+	}
+	began := time.Now()
+	if err := c.declareOn(ctx, s, c.plan); err != nil {
+		return err
+	}
+	c.declared = began
+	return nil
 }
 
 // with runs f on a connection of its own.

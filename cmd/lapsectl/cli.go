@@ -27,7 +27,8 @@ type cli struct {
 	Events   eventsCommand   `cmd:"" help:"Watch events as they come."`
 	Explain  explainCommand  `cmd:"" help:"Show what is known of a coupon."`
 
-	Demo demoCommand `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
+	Demo   demoCommand   `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
+	Verify verifyCommand `cmd:"" help:"Hold what was promised against what runs, check by check."`
 }
 
 // Exit codes.

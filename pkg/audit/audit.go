@@ -22,6 +22,8 @@ type Config struct {
 	// Sample is how often the clock is read, Watch how often rows are looked at for coupons that are unusable too
 	// early. Defaults 50ms and 250ms.
 	Sample, Watch time.Duration
+	// Locks says that coupons are locked on purpose: a locked row is not early.
+	Locks bool
 }
 
 // Ask is one coupon that the auditor asked for.

@@ -64,6 +64,8 @@ type Details struct {
 type Rules struct {
 	Repeats    bool          // events may be heard twice under one id (something was killed)
 	Sweep      bool          // the sweep may have recovered coupons (something was killed, or the ladder is off)
+	Refusals   bool          // grants may have been refused (bad ones were sent)
+	Unasked    bool          // coupons may have been granted that the audit was not told of
 	Faults     bool          // the audit's own connections may have failed (the broker was killed)
 	MaxLate    time.Duration // no transition may be later; 0: any
 	NoNotices  bool          // there is no notifier
@@ -79,11 +81,13 @@ func (r *Report) Failures(rules Rules) []string {
 		}
 	}
 	d := &r.Details
-	if len(d.Refused) > 0 {
+	if len(d.Refused) > 0 && !rules.Refusals {
 		out = append(out, "grants refused: "+counted(d.Refused))
 	}
 	zero(d.Ungranted, "coupons asked for but not there")
-	zero(d.Unasked, "coupons that nobody asked for")
+	if !rules.Unasked {
+		zero(d.Unasked, "coupons that nobody asked for")
+	}
 	zero(r.Early, "coupons early: unusable, or heard of as expired, before the end asked for")
 	zero(r.NotExpired, "coupons lost: not expired although their end has passed")
 	zero(r.DuplicateTransitions, "coupons expired more than once")

@@ -13,6 +13,7 @@ import (
 
 const (
 	statusUnused  = 1
+	statusLocked  = 2
 	statusExpired = 4
 )
 
@@ -48,6 +49,7 @@ type step struct {
 type tally struct {
 	Report
 	asks        map[string]Ask
+	locks       bool // a locked row is not early
 	watched     map[string]time.Time
 	events      map[string][]*heard // by coupon id
 	rows        map[uint64]string   // coupon id → user, of every row
@@ -67,7 +69,7 @@ func (a *Audit) Report(ctx context.Context) (Report, error) {
 		return Report{}, fmt.Errorf("audit: reading rows: %w", err)
 	}
 	defer tx.Rollback() //nolint:errcheck // it only reads
-	t := &tally{rows: make(map[uint64]string), expired: make(map[uint64]bool), ended: make(map[uint64]struct{}), found: make(map[string]bool)}
+	t := &tally{locks: a.cfg.Locks, rows: make(map[uint64]string), expired: make(map[uint64]bool), ended: make(map[uint64]struct{}), found: make(map[string]bool)}
 	a.tell(t)
 	var after uint64
 	for {
@@ -242,7 +244,7 @@ func (t *tally) early(c *row, ask Ask) bool {
 	if _, seen := t.watched[ask.Key]; seen {
 		return true
 	}
-	if c.status != statusUnused && t.high.Before(ask.End) {
+	if c.status != statusUnused && !(t.locks && c.status == statusLocked) && t.high.Before(ask.End) {
 		return true
 	}
 	if c.expiresAt.Before(ask.End) && !t.low.Before(c.expiresAt) { // by its own, shorter end it was unusable

@@ -11,13 +11,17 @@ import (
 const watchBack = 3 * time.Second
 
 const watchQuery = `SELECT c.id, k.grant_key FROM coupon c JOIN grant_key k ON k.coupon_id = c.id
-	WHERE c.status IN (2,3,4,5) AND c.due_at >= ?`
+	WHERE c.status IN (?,3,4,5) AND c.due_at >= ?`
 
 // watch looks for rows that are unusable although their asked end has not come. It catches what the final rows no
 // longer show: a row that was put back, or an instant that was written later than it was.
 func (a *Audit) watch(ctx context.Context) error {
 	low, _ := a.clock.at(time.Now())
-	rows, err := a.db.QueryContext(ctx, watchQuery, low.Add(-watchBack))
+	locked := statusLocked
+	if a.cfg.Locks {
+		locked = statusExpired
+	}
+	rows, err := a.db.QueryContext(ctx, watchQuery, locked, low.Add(-watchBack))
 	if err != nil {
 		return fmt.Errorf("audit: watching rows: %w", err)
 	}

@@ -1,12 +1,14 @@
 package demo
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/audit"
+	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig"
 )
 
@@ -38,6 +40,23 @@ type Config struct {
 	Keep     bool          // leave fleet, database and queues
 	Seed     uint64        // of the spread of ends
 	View     View
+
+	Setup
+}
+
+// Setup changes what a demo is run with; the zero value is the demo as anybody sees it.
+type Setup struct {
+	First   time.Duration                         // from a grant to the earliest end in it; default 5 s, 10 s if the publisher is killed
+	Closing time.Duration                         // added to the time from the last end to the closing of the notices' windows
+	Ladder  func(*ladder.Config)                  // changes the ladder that is declared; Env must tell the workers the same
+	Env     func(worker string) map[string]string // further variables of a worker's environment
+	Allow   audit.Rules                           // what the audit lets pass beyond what Kill does
+	Logs    string                                // where below .stack/log the workers' logs of a failed run go; default demo-failed
+	Locks   bool                                  // locked coupons are the run's own doing: not early
+	// During is called when everything is granted and answered; the audit comes after it and after the last end. Inspect is called
+	// after the audit, before anything is cleared up.
+	During  func(ctx context.Context, s *Stage) error
+	Inspect func(ctx context.Context, s *Stage, r *audit.Report) error
 }
 
 // View shows how a run goes. Its methods are called from one goroutine at a time.
@@ -79,6 +98,9 @@ func (c Config) Validate() error {
 	if c.Over < minOver || c.Over > maxOver {
 		bad("over: must be between %s and %s, got %s", minOver, maxOver, c.Over)
 	}
+	if c.First < 0 || c.First > c.Over || c.Closing < 0 || c.Closing > maxOver {
+		bad("first, closing: must be between 0 and over (%s), and 0 and %s, got %s, %s", c.Over, maxOver, c.First, c.Closing)
+	}
 	if c.Waiting < 0 || c.Waiting > 10_000 {
 		bad("waiting: must be between 0 and 10000, got %d", c.Waiting)
 	}
@@ -94,7 +116,8 @@ func (c Config) Validate() error {
 // Rules are what the audit allows this run.
 func (c Config) Rules() audit.Rules {
 	killed := c.Kill != ""
-	r := audit.Rules{Repeats: killed, Sweep: killed, Faults: c.Kill == Broker, OnePerUser: true}
+	r := c.Allow
+	r.Repeats, r.Sweep, r.Faults, r.OnePerUser = r.Repeats || killed, r.Sweep || killed, r.Faults || c.Kill == Broker, true
 	if c.Kill == Broker {
 		r.MaxLate = 30 * time.Second
 	}

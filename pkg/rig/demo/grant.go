@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/broker"
-	"github.com/lapsehq/lapse/pkg/coupon"
-	"github.com/lapsehq/lapse/pkg/event"
 )
 
 const (
@@ -61,20 +59,11 @@ func (r *run) grant(ctx context.Context) (time.Duration, error) {
 func (r *run) send(ctx context.Context, publisher *broker.Publisher, slowest time.Duration) error {
 	now := r.audit.Now()
 	asks := r.plan.next(now, slowest, chunk)
-	grants := make([]coupon.Grant, len(asks))
-	for i, ask := range asks {
-		grants[i] = coupon.Grant{Key: ask.Key, TemplateID: r.template, UserID: ask.User, BatchID: "demo", ExpiresAt: ask.End}
-	}
-	id := fmt.Sprintf("demo-grants-%d", r.plan.sent)
-	body, err := r.codec.Grants(id, now, grants)
+	m, err := r.message(asks)
 	if err != nil {
 		return err
 	}
 	r.audit.Expect(asks...)
-	m := broker.Message{
-		Exchange: r.ladder.Issuance(), Key: event.KeyGrant, ID: id, Body: body,
-		ContentType: event.ContentType, Mandatory: true,
-	}
 	for {
 		err := publisher.Publish(ctx, []broker.Message{m})[0]
 		switch {

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -40,6 +41,7 @@ type place struct {
 	database string
 	dir      string // of logs and ports files
 	mysql    *mysql.Config
+	reshape  func(*ladder.Config) // nil: the ladder as it is by default
 }
 
 func newPlace(stack rig.Stack, keep bool) (*place, error) {
@@ -107,6 +109,9 @@ func (p *place) program(bin, name string, more map[string]string) rig.Program {
 func (p *place) ladder() (*ladder.Ladder, error) {
 	c := ladder.DefaultConfig()
 	c.Prefix = p.prefix
+	if p.reshape != nil {
+		p.reshape(&c)
+	}
 	return ladder.New(c)
 }
 
@@ -172,8 +177,8 @@ func (p *place) remove(ctx context.Context) error {
 }
 
 // saveLogs puts the logs of a failed run where the next one that fails will replace them.
-func (p *place) saveLogs() (string, error) {
-	to := filepath.Join(p.stack.Dir, "log", failedLogs)
+func (p *place) saveLogs(name string) (string, error) {
+	to := filepath.Join(p.stack.Dir, "log", cmp.Or(name, failedLogs))
 	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o700), os.RemoveAll(to), os.Rename(p.dir, to)); err != nil {
 		return "", fmt.Errorf("keeping the logs: %w", err)
 	}

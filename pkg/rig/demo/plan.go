@@ -38,6 +38,9 @@ func newSchedule(cfg Config, now time.Time) *schedule {
 	if cfg.Kill == Publisher {
 		s.lead = min(leadKilled, cfg.Over*3/5)
 	}
+	if cfg.First > 0 {
+		s.lead = cfg.First
+	}
 	s.draw = rand.New(rand.NewPCG(cfg.Seed, 12))
 	granting := time.Duration(cfg.Coupons) * time.Second / perSecond
 	s.last = now.Add(max(cfg.Over, granting+s.lead+minOver)).Truncate(time.Second)
@@ -46,13 +49,14 @@ func newSchedule(cfg Config, now time.Time) *schedule {
 
 // closes is when the notices' windows close: later if something is killed, so that what comes late joins them.
 func (s *schedule) closes() time.Time {
+	after := s.last.Add(closing + s.cfg.Closing)
 	switch s.cfg.Kill {
 	case "":
-		return s.last.Add(closing)
+		return after
 	case Broker:
-		return s.last.Add(closing + 30*time.Second)
+		return after.Add(30 * time.Second)
 	default:
-		return s.last.Add(closing + 20*time.Second)
+		return after.Add(20 * time.Second)
 	}
 }
 
@@ -69,6 +73,13 @@ func (s *schedule) move(now time.Time, slowest time.Duration) bool {
 	}
 	s.last = first.Add(s.cfg.Over).Truncate(time.Second)
 	return true
+}
+
+// put takes in an end that was asked for beside the plan.
+func (s *schedule) put(end time.Time) {
+	if end.After(s.last) {
+		s.last = end
+	}
 }
 
 // next gives up to n asks, nothing after the last one.

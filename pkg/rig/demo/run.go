@@ -2,8 +2,10 @@ package demo
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -51,6 +53,8 @@ type run struct {
 	audit    *audit.Audit
 	fleet    *rig.Fleet
 	plan     *schedule
+	db       *sql.DB // for plain statements
+	extra    int     // coupons to end that were asked for beyond the plan
 
 	mu   sync.Mutex
 	told int // from the last count
@@ -70,6 +74,7 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 	if err != nil {
 		return Result{}, err
 	}
+	p.reshape = cfg.Ladder
 	r := &run{cfg: cfg, place: p, fleet: p.fleet()}
 	unlock, err := r.clearEarlier(ctx)
 	if err != nil {
@@ -125,14 +130,14 @@ func (r *run) prepare(ctx context.Context) error {
 	}
 	r.audit, err = audit.Open(ctx, audit.Config{
 		DSN: r.place.dsn(), AMQPURL: r.cfg.Stack.AMQPURL.Reveal(),
-		Exchange: r.ladder.Events(), Queue: r.place.prefix + ".audit",
+		Exchange: r.ladder.Events(), Queue: r.place.prefix + ".audit", Locks: r.cfg.Locks,
 	})
 	if err != nil {
 		return err
 	}
 	r.cfg.View.Step("publisher, expirer, notifier")
 	for _, name := range []string{Publisher, Expirer} {
-		r.fleet.Add(r.place.program(r.cfg.Bin, name, nil))
+		r.fleet.Add(r.place.program(r.cfg.Bin, name, r.more(name)))
 	}
 	ready, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
@@ -146,12 +151,21 @@ func (r *run) prepare(ctx context.Context) error {
 
 // notifier is told the last end, so that whatever expires is in one notice.
 func (r *run) notifier() rig.Program {
-	return r.place.program(r.cfg.Bin, Notifier, map[string]string{
+	vars := map[string]string{
 		"LAPSE__NOTICE__NOT_BEFORE": r.plan.closes().Format(time.RFC3339),
 		"LAPSE__NOTICE__QUIET":      quiet.String(),
 		"LAPSE__NOTICE__MAX_AGE":    "48h",
 		"LAPSE__NOTICE__MAX_ITEMS":  fmt.Sprint(maxItems),
-	})
+	}
+	maps.Copy(vars, r.more(Notifier))
+	return r.place.program(r.cfg.Bin, Notifier, vars)
+}
+
+func (r *run) more(worker string) map[string]string {
+	if r.cfg.Env == nil {
+		return nil
+	}
+	return r.cfg.Env(worker)
 }
 
 // renotify starts the notifier again, since the last end has moved.
@@ -173,6 +187,9 @@ func (r *run) prepareDatabase(ctx context.Context) error {
 		return err
 	}
 	var err error
+	if r.db, err = r.place.open(); err != nil {
+		return err
+	}
 	if r.store, r.codec, err = r.place.openStore(ctx); err != nil {
 		return err
 	}
@@ -260,6 +277,11 @@ func (r *run) walk(ctx context.Context) (Result, error) {
 	if err := <-killed; err != nil {
 		return Result{}, err
 	}
+	if r.cfg.During != nil {
+		if err := r.cfg.During(ctx, &Stage{run: r}); err != nil {
+			return Result{}, err
+		}
+	}
 	if err := r.settle(ctx); err != nil {
 		return Result{}, err
 	}
@@ -269,6 +291,11 @@ func (r *run) walk(ctx context.Context) (Result, error) {
 	report, err := r.audit.Report(ctx)
 	if err != nil {
 		return Result{}, err
+	}
+	if r.cfg.Inspect != nil {
+		if err := r.cfg.Inspect(ctx, &Stage{run: r}, &report); err != nil {
+			return Result{}, err
+		}
 	}
 	return Result{Report: report, Failures: report.Failures(r.cfg.Rules()), Granting: granting, Last: r.plan.last}, nil
 }
@@ -292,6 +319,9 @@ func (r *run) end(ctx context.Context, result *Result, failed error) error {
 	if r.store != nil {
 		errs = append(errs, r.store.Close())
 	}
+	if r.db != nil {
+		errs = append(errs, r.db.Close())
+	}
 	if keep {
 		errs = append(errs, r.place.keep())
 		k := Kept{}
@@ -301,7 +331,7 @@ func (r *run) end(ctx context.Context, result *Result, failed error) error {
 	}
 	if !interrupted && (failed != nil || len(result.Failures) > 0) {
 		var err error
-		result.Logs, err = r.place.saveLogs()
+		result.Logs, err = r.place.saveLogs(r.cfg.Logs)
 		errs = append(errs, err)
 	}
 	errs = append(errs, r.place.remove(ctx))

@@ -3,11 +3,7 @@ package demo
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -51,25 +47,15 @@ func (r *run) damageAfterwards(ctx context.Context) error {
 func (r *run) damaging(ctx context.Context, do func(db *sql.DB, id uint64) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
-	c, err := mysql.ParseDSN(r.place.dsn())
-	if err != nil {
-		return errors.New("TEST_MYSQL_DSN is malformed")
+	var id uint64
+	err := r.db.QueryRowContext(ctx, `SELECT id FROM coupon WHERE user_id NOT LIKE 'demo-waiting-%' ORDER BY expires_at DESC, id LIMIT 1`).Scan(&id)
+	if err == nil {
+		err = do(r.db, id)
 	}
-	c.ParseTime, c.Loc = true, time.UTC
-	connector, err := mysql.NewConnector(c)
 	if err != nil {
 		return fmt.Errorf("sabotage: %w", err)
 	}
-	db := sql.OpenDB(connector)
-	var id uint64
-	err = db.QueryRowContext(ctx, `SELECT id FROM coupon WHERE user_id NOT LIKE 'demo-waiting-%' ORDER BY expires_at DESC, id LIMIT 1`).Scan(&id)
-	if err == nil {
-		err = do(db, id)
-	}
-	if err != nil {
-		err = fmt.Errorf("sabotage: %w", err)
-	}
-	return errors.Join(err, db.Close())
+	return nil
 }
 
 // expireEarly makes row, history and event as they should be, only too soon.
@@ -101,14 +87,5 @@ func (r *run) publishExpired(ctx context.Context, db *sql.DB, id uint64) error {
 	if err != nil {
 		return err
 	}
-	client, err := r.place.client()
-	if err != nil {
-		return err
-	}
-	publisher := client.NewPublisher()
-	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- publisher.Run(running) }()
-	defer func() { stop(); <-ended }() //nolint:errcheck // it ends because it is stopped
-	return publisher.Publish(ctx, []broker.Message{{Exchange: r.ladder.Events(), Key: key, ID: eventID, Body: body}})[0]
+	return r.publish(ctx, broker.Message{Exchange: r.ladder.Events(), Key: key, ID: eventID, Body: body})
 }

@@ -81,7 +81,7 @@ func (r *run) settle(ctx context.Context) error {
 		r.mu.Lock()
 		r.told = counts.Told
 		r.mu.Unlock()
-		n := r.cfg.Coupons
+		n := r.cfg.Coupons + r.extra
 		done := err == nil && counts.Expired >= n && counts.Told >= n && counts.Unsent == 0 && now.events >= n
 		early := r.audit.Now().Before(r.plan.last)
 		switch {

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/rig/demo"
+	"github.com/lapsehq/lapse/pkg/verify"
+)
+
+type verifyCommand struct {
+	Walk verifyWalk `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
+}
+
+type verifyWalk struct {
+	Coupons int      `default:"10000" help:"Coupons of the first section; the others take a tenth, at least 200."`
+	Only    []string `placeholder:"SECTION,..." help:"Only these sections."`
+	Seed    uint64   `default:"1" help:"Of the spread of the ends."`
+	JSON    string   `name:"json" placeholder:"FILE" help:"Write the checks to this file, - for standard output."`
+}
+
+// Help tells of the sections and the exit codes.
+func (c *verifyWalk) Help() string {
+	return `It runs against the development servers of this checkout only (scripts/stack up). Sections: ` + strings.Join(verify.WalkSections(), ", ") + `.
+kill-broker kills the stack's RabbitMQ for 10 s, and zones moves the time zone of its database server meanwhile.
+Exit code 0: every check is ok, 1: one is not, 2: something could not run.`
+}
+
+// Run verifies the walk and prints what was found.
+func (c *verifyWalk) Run(ctx context.Context, s *system) error {
+	stack, err := s.stack(ctx)
+	if err != nil {
+		return err
+	}
+	view := &verifyView{out: s.stdout, terminal: s.terminal(), start: time.Now(), now: time.Now}
+	if c.JSON == "-" {
+		view.out, view.terminal = s.stderr, false
+	}
+	result, err := verify.Walk(ctx, verify.Config{
+		Stack: stack, Bin: s.bin(), Coupons: c.Coupons, Seed: c.Seed, Only: c.Only, Commit: commit(), View: view,
+	})
+	if err != nil && len(result.Checks) == 0 && len(result.Errors) == 0 {
+		return err
+	}
+	if err := s.writeResult(c.JSON, result); err != nil {
+		return err
+	}
+	view.table(result)
+	switch {
+	case err != nil:
+		return err
+	case len(result.Errors) > 0:
+		return fmt.Errorf("could not run:\n  %s", strings.Join(result.Errors, "\n  "))
+	case !result.Passed:
+		return errMiss
+	}
+	return nil
+}
+
+// writeResult writes what a verification found as JSON, if a file was named.
+func (s *system) writeResult(file string, r verify.Result) error {
+	switch file {
+	case "":
+		return nil
+	case "-":
+		return s.printJSON(r)
+	}
+	body, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = os.WriteFile(file, append(body, '\n'), 0o644) //nolint:gosec // for others to read
+	}
+	if err != nil {
+		return fmt.Errorf("json: %w", err)
+	}
+	return nil
+}
+
+// commit is what the binary was built from, with a plus sign if there were changes; where the build has not noted it, the version.
+func commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return version
+	}
+	var revision, changed string
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = "+"
+		}
+	}
+	if revision == "" {
+		return version
+	}
+	return revision + changed
+}
+
+// verifyView shows a verification: a line for each step and check, and the progress of the run in hand.
+type verifyView struct {
+	out      io.Writer
+	terminal bool
+	start    time.Time
+	now      func() time.Time
+	printed  time.Time // the last progress
+	open     bool      // a line of progress stands, to be overwritten
+}
+
+const plainProgress = 5 * time.Second // between lines of progress where they cannot be overwritten
+
+// Section begins.
+func (v *verifyView) Section(name, what string) { v.line("── " + name + ": " + what) }
+
+// Step is being done.
+func (v *verifyView) Step(text string) { v.line("   " + text) }
+
+// Check was made.
+func (v *verifyView) Check(c verify.Check) {
+	mark := "✓"
+	if !c.OK {
+		mark = "✗"
+	}
+	v.line(" " + mark + " " + c.String())
+}
+
+// Progress of the run in hand.
+func (v *verifyView) Progress(p demo.Progress) {
+	now := v.now()
+	if !v.terminal && now.Sub(v.printed) < plainProgress {
+		return
+	}
+	v.printed = now
+	text := fmt.Sprintf("   granted %s / %s   expired %s   told %s   %s", grouped(p.Granted), grouped(p.Coupons), grouped(p.Expired), grouped(p.Told), live(p))
+	if !v.terminal {
+		v.line(text)
+		return
+	}
+	_, _ = fmt.Fprintf(v.out, "\r\x1b[K%s", v.stamped(text))
+	v.open = true
+}
+
+func (v *verifyView) stamped(text string) string {
+	return fmt.Sprintf("%7.1f s  %s", v.now().Sub(v.start).Seconds(), text)
+}
+
+func (v *verifyView) line(text string) {
+	if v.open {
+		_, _ = io.WriteString(v.out, "\r\x1b[K")
+		v.open = false
+	}
+	_, _ = io.WriteString(v.out, v.stamped(text)+"\n")
+}
+
+// table prints every check and the verdict.
+func (v *verifyView) table(r verify.Result) {
+	number := func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+	rows := table{}
+	missed := 0
+	for _, c := range r.Checks {
+		verdict := "ok"
+		if !c.OK {
+			verdict = "MISS"
+			missed++
+		}
+		rows = append(rows, []string{verdict, c.Name, number(c.Value), string(c.Op), number(c.Bound)})
+	}
+	verdict := "PASS"
+	if !r.Passed {
+		verdict = "FAIL"
+	}
+	_, _ = fmt.Fprintf(v.out, "\n%s\n%s: %d checks, %d missed, %d sections could not run; %s, %s; seed %d; commit %s\n",
+		rows, verdict, len(r.Checks), missed, len(r.Errors), r.Servers.Broker, r.Servers.Database, r.Seed, r.Commit)
+}

@@ -30,9 +30,10 @@ type sweep struct {
 	held    map[uint64]time.Time  // orders whose first row was refused, and when to try again; outlives the sweep
 }
 
-// prepare starts anew at the end of a walk, and when the partitions are others.
+// prepare starts anew at the end of a walk, when the partitions are others, and when too many rows are remembered: the
+// rest of the walk must not wait for rows that are tried again by the next one.
 func (s *sweep) prepare(parts []int, now time.Time) {
-	if len(s.cursors) > 0 && slices.Equal(s.parts, parts) {
+	if len(s.cursors) > 0 && slices.Equal(s.parts, parts) && len(s.held) < maxHeld {
 		return
 	}
 	s.parts = slices.Clone(parts)

@@ -19,7 +19,12 @@ const (
 	HeaderTrace = "traceparent"
 )
 
-const maxShortString = 255 // bytes of an AMQP short string
+const (
+	maxShortString = 255 // bytes of an AMQP short string
+	// maxHeaders is how many bytes of headers are sent. They travel in one frame, of 128 KiB with RabbitMQ's default
+	// frame_max; a larger one costs the whole connection, with every confirm that is open on it.
+	maxHeaders = 120 << 10
+)
 
 // Message is what is published. It is always sent persistent.
 type Message struct {
@@ -159,5 +164,34 @@ func (m *Message) publishing() (amqp.Publishing, error) {
 	if err := headers.Validate(); err != nil {
 		return p, fmt.Errorf("%w: headers: %w", ErrInvalid, err)
 	}
+	if n := sizeOf(headers); n > maxHeaders {
+		return p, fmt.Errorf("%w: headers must have at most %d bytes, have %d", ErrInvalid, maxHeaders, n)
+	}
 	return p, nil
+}
+
+// sizeOf is about what a header's value takes on the wire, and never less.
+func sizeOf(v any) int {
+	const scalar = 9 // a type and eight bytes
+	switch v := v.(type) {
+	case string:
+		return scalar + len(v)
+	case []byte:
+		return scalar + len(v)
+	case []any:
+		n := scalar
+		for _, member := range v {
+			n += sizeOf(member)
+		}
+		return n
+	case amqp.Table:
+		return sizeOf(map[string]any(v))
+	case map[string]any:
+		n := scalar
+		for name, member := range v {
+			n += 1 + len(name) + sizeOf(member)
+		}
+		return n
+	}
+	return scalar
 }

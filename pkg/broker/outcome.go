@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 )
 
@@ -59,15 +61,17 @@ func Park(reason string) Outcome { return Outcome{kind: kindPark, reason: reason
 
 const maxReason = 1000 // bytes of a reason header
 
-// Parked is the message that Park publishes.
+// Parked is the message that Park publishes. Headers that would leave no room for ours are left out.
 func (d Delivery) Parked(exchange, reason string) Message {
 	m := d.Again(exchange, d.Key)
 	m.Headers = make(map[string]any, len(d.Headers)+2)
-	for k, v := range d.Headers {
-		m.Headers[k] = v
+	if sizeOf(d.Headers) <= maxHeaders/2 {
+		maps.Copy(m.Headers, d.Headers)
+	} else {
+		reason = "(its headers were too large to keep) " + reason
 	}
 	if len(reason) > maxReason {
-		reason = reason[:maxReason]
+		reason = strings.ToValidUTF8(reason[:maxReason], "")
 	}
 	m.Headers[HeaderReason], m.Headers[HeaderOrigin] = reason, d.Queue
 	return m

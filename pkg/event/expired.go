@@ -59,7 +59,10 @@ func decodeExpired(body []byte) (Expired, error) {
 		Value:      o.integer("value", 0, math.MaxInt64),
 		Currency:   o.text("currency", true, 3),
 	}
-	e.ExpiresAt, _ = o.instant("expires_at", true)
+	var ok bool
+	if e.ExpiresAt, ok = o.instant("expires_at", true); ok {
+		o.within("expires_at", e.ExpiresAt)
+	}
 	e.ExpiredAt, _ = o.instant("expired_at", true)
 	switch from := o.text("from", true, MaxID); from {
 	case coupon.Unused.String():

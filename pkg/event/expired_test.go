@@ -41,3 +41,16 @@ func TestDecodeExpiredErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }
+
+// What no table can hold is malformed: the database's driver would refuse it as if the database were away, and the
+// reader would wait for ever.
+func TestDecodeExpiredRefusesInstantsThatCannotBeStored(t *testing.T) {
+	t.Parallel()
+	good := string(sample(t, "expired"))
+	for _, at := range []string{"9999-12-31T23:59:59-05:00", "0000-01-01T00:00:00+05:00", "0000-01-01T00:00:00Z", "9999-12-31T00:00:00Z"} {
+		body := strings.Replace(good, `"expires_at":"2026-11-01T00:00:00Z"`, `"expires_at":"`+at+`"`, 1)
+		_, err := event.DecodeExpired([]byte(body))
+		require.ErrorIs(t, err, event.ErrMalformed, body)
+		require.ErrorContains(t, err, "data.expires_at: must be from 1970 on", body)
+	}
+}

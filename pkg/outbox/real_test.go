@@ -178,8 +178,7 @@ func TestRelaysOnRealServers(t *testing.T) {
 		return w.db.Int(t, `SELECT COUNT(DISTINCT owner) FROM outbox_part WHERE owner != ''`) == 2
 	})
 
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testenv.Seed(t)
 	var g errgroup.Group
 	for i := range committers {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))

@@ -10,6 +10,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -133,4 +134,17 @@ func token(t testing.TB) string {
 func Wait(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	require.Eventually(t, ok, patience, 20*time.Millisecond, "waited %s for: %s", patience, what)
+}
+
+// Seed gives the run's seed (TEST_SEED, which make test sets and prints) for a test's random choices.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(1)
+	if text, ok := os.LookupEnv("TEST_SEED"); ok {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "TEST_SEED")
+	}
+	t.Logf("seed %d", seed)
+	return seed
 }

@@ -39,7 +39,7 @@ func NewCore(store Settler, guard *Guard, reg prometheus.Registerer) *Core {
 // guard); triggers settled before it are no-ops when they come again.
 func (c *Core) Settle(ctx context.Context, ts []coupon.Trigger) ([]Result, error) {
 	started := time.Now()
-	now, settled, err := c.store.ExpireBatch(ctx, ts, c.guard.Allow)
+	now, settled, err := c.store.ExpireBatch(ctx, ts, c.guard.Begin())
 	switch {
 	case err == nil:
 		out := make([]Result, len(settled))
@@ -76,9 +76,10 @@ type Clock interface {
 
 // Ready reports whether anything could be settled now: the database answers and its clock is believed.
 func (c *Core) Ready(ctx context.Context, clock Clock) error {
+	allow := c.guard.Begin()
 	now, err := clock.Now(ctx)
 	if err != nil {
 		return err //nolint:wrapcheck // the store's, named
 	}
-	return c.guard.Allow(now)
+	return allow(now)
 }

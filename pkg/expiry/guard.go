@@ -32,14 +32,28 @@ func NewGuard(tolerance time.Duration, now func() time.Time) *Guard {
 	return &Guard{tolerance: tolerance, now: now}
 }
 
-// Allow checks a reading of the database's clock. It answers ErrClock from the moment it jumps ahead until it agrees
-// again; the first reading of a process is believed. A clock that is behind is let pass: it makes late, not early.
-func (g *Guard) Allow(db time.Time) error {
+// Begin is called before the database's clock is read; what it gives checks the reading. It answers ErrClock from the
+// moment that the clock jumps ahead until it agrees again; until the first prompt reading of a process all are
+// believed. A clock that is behind is let pass: it makes late, not early.
+//
+// A reading is older than its check by up to the time since Begin. One that took long is no anchor: it may be so far
+// behind that every prompt one after it would look like a jump.
+func (g *Guard) Begin() func(db time.Time) error {
+	began := g.now()
+	return func(db time.Time) error { return g.check(began, db) }
+}
+
+// Allow checks a reading that was taken this moment.
+func (g *Guard) Allow(db time.Time) error { return g.Begin()(db) }
+
+func (g *Guard) check(began, db time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
 	if g.at.IsZero() {
-		g.anchor, g.at = db, now
+		if now.Sub(began) <= g.tolerance/2 {
+			g.anchor, g.at = db, now
+		}
 		return nil
 	}
 	passed := now.Sub(g.at)

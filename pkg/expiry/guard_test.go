@@ -60,3 +60,18 @@ func TestGuardFollowsDrift(t *testing.T) {
 		require.NoError(t, g.Allow(mono.Add(time.Duration(float64(mono.Sub(start))*100e-6))))
 	}
 }
+
+// A reading that took long on its way tells little of the present. Believed as an anchor, every prompt one after it
+// would look like a jump ahead, and the pod would expire nothing until it was started again.
+func TestGuardIsNotAnchoredByASlowReading(t *testing.T) {
+	t.Parallel()
+	mono := start
+	g := expiry.NewGuard(2*time.Second, func() time.Time { return mono })
+	allow := g.Begin()
+	mono = mono.Add(8 * time.Second) // the database read the clock at once, and then the rows, slowly
+	require.NoError(t, allow(start))
+	mono = mono.Add(time.Second)
+	require.NoError(t, g.Begin()(start.Add(9*time.Second)), "the present")
+	mono = mono.Add(time.Second)
+	require.ErrorIs(t, g.Begin()(start.Add(13*time.Second)), expiry.ErrClock, "a prompt reading is an anchor")
+}

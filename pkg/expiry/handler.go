@@ -28,6 +28,9 @@ type Encoder interface {
 // soon is how early a trigger may be to be held here until it is due: a message's shortest way is a second.
 const soon = time.Second
 
+// maxTrace is more than a traceparent has; whatever else comes under its name is not carried on.
+const maxTrace = 64
+
 // busyDelay is how long a row that somebody else holds is left alone.
 const busyDelay = time.Second
 
@@ -147,7 +150,7 @@ func (h *Handler) again(t coupon.Trigger, r Result, d broker.Delivery, reason st
 		ID: t.ID, Body: h.encoder.Trigger(t), Kind: t.Kind, Class: class, CouponID: t.CouponID, At: now.Add(delay),
 	})
 	m.Attempt = t.Attempt
-	if trace, ok := d.Headers[broker.HeaderTrace].(string); ok {
+	if trace, ok := d.Headers[broker.HeaderTrace].(string); ok && len(trace) <= maxTrace {
 		m.Headers = map[string]any{broker.HeaderTrace: trace}
 	}
 	return broker.Forward(m)

@@ -75,9 +75,13 @@ func (s *Sweeper) Run(ctx context.Context) error {
 func (s *Sweeper) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Budget)
 	defer cancel()
+	allow := s.core.guard.Begin()
 	mark, now, err := s.rows.Mark(ctx)
 	if err != nil {
 		return fmt.Errorf("ladder mark: %w", err)
+	}
+	if err := allow(now); err != nil {
+		return fmt.Errorf("sweep: %w", err)
 	}
 	cutoff := now
 	if mark.Before(now) {
@@ -95,15 +99,18 @@ func (s *Sweeper) round(ctx context.Context) error {
 func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time) error {
 	var at coupon.Cursor
 	for more := true; more; {
-		if err := s.limit.WaitN(ctx, s.config.Batch); err != nil {
+		// What was settled is paid for afterwards, as a debt that is waited for here: a look that finds nothing must not
+		// take the rate from the ladder.
+		if err := s.limit.WaitN(ctx, 0); err != nil {
 			return fmt.Errorf("wait for max_rate: %w", err)
 		}
 		started := time.Now()
-		batch, err := s.rows.SweepBatch(ctx, locks, cutoff, at, s.config.Batch, s.core.guard.Allow)
+		batch, err := s.rows.SweepBatch(ctx, locks, cutoff, at, s.config.Batch, s.core.guard.Begin())
 		if errors.Is(err, coupon.ErrIntegrity) {
 			if at, more, err = s.past(ctx, locks, cutoff, at); err != nil {
 				return err
 			}
+			s.limit.ReserveN(time.Now(), s.config.Batch)
 			continue
 		}
 		if err != nil {
@@ -113,6 +120,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time) error 
 			s.core.metrics.settled(coupon.Trigger{Origin: coupon.OriginSweep}, r, batch.Now, time.Since(started))
 		}
 		at, more = batch.Next, batch.More
+		s.limit.ReserveN(time.Now(), len(batch.Settled))
 	}
 	return nil
 }

@@ -112,6 +112,41 @@ func runSweep(t *testing.T, sw *expiry.Sweeper) (stop func()) {
 	}
 }
 
+// What the sweep finds is what it pays for: a pod whose rate is bounded keeps it for the ladder.
+func TestSweepThatFindsNothingCostsNoRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sh := &shelf{table: table{now: start}}
+		fill(sh, 1000, start.Add(time.Hour))
+		c := expiry.DefaultConfig()
+		c.MaxRate = 10
+		limit := expiry.NewLimiter(c)
+		core := expiry.NewCore(sh, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
+		stop := runSweep(t, expiry.NewSweeper(c.Sweep, sh, core, limit, zap.NewNop()))
+		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
+		synctest.Wait()
+		require.InDelta(t, 500, limit.Tokens(), 5)
+		stop()
+	})
+}
+
+// And it does pay: a backlog is swept at the rate.
+func TestSweepKeepsToTheRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sh := &shelf{table: table{now: start}}
+		fill(sh, 5000, start.Add(-time.Hour))
+		c := expiry.DefaultConfig()
+		c.MaxRate = 5 // a batch takes longer than a round may
+		core := expiry.NewCore(sh, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
+		stop := runSweep(t, expiry.NewSweeper(c.Sweep, sh, core, expiry.NewLimiter(c), zap.NewNop()))
+		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time
+		synctest.Wait()
+		stop()
+		require.InDelta(t, 600*5+500, sh.expired(), 500, "a burst, then the rate")
+	})
+}
+
 // 500 bad rows at its head do not stop it.
 func TestSweepGoesPastRowsThatCannotBeChanged(t *testing.T) {
 	t.Parallel()

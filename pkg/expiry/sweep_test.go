@@ -216,15 +216,18 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// marker keeps what was stored.
+// marker keeps what was stored, and is away for the first time.
 type marker struct {
-	ch  chan time.Time
-	err error
+	ch   chan time.Time
+	puts int // by Run's goroutine alone
 }
 
 func (m *marker) PutMark(_ context.Context, _, _ string, mark time.Time) error {
 	m.ch <- mark
-	return m.err
+	if m.puts++; m.puts == 1 {
+		return errors.New("away for a moment")
+	}
+	return nil
 }
 
 // The mark is the smallest due instant that a first attempt settled in the last five seconds, and there is none after.
@@ -235,7 +238,7 @@ func TestMarkFollowsTheLadder(t *testing.T) {
 			1: unused(1, start.Add(-3*time.Second)), 2: unused(2, start.Add(-time.Second)), 3: unused(3, start.Add(-time.Hour)),
 		}}
 		h, _, c := rig(t, tb)
-		m := &marker{ch: make(chan time.Time, 100), err: errors.New("away for a moment")}
+		m := &marker{ch: make(chan time.Time, 100)}
 		marks := expiry.NewMarks("due", "pod", m, time.Now, zap.NewNop())
 		h = h.WithMarks(marks)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -247,7 +250,6 @@ func TestMarkFollowsTheLadder(t *testing.T) {
 		_, err := h.Handle(t.Context(), deliveries(c, ring(1, start.Add(-3*time.Second)), ring(2, start.Add(-time.Second)), late))
 		require.NoError(t, err)
 		require.Equal(t, start.Add(-3*time.Second), <-m.ch)
-		m.err = nil
 		time.Sleep(20 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.LessOrEqual(t, len(m.ch), 5, "silent once nothing is settled")

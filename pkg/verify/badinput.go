@@ -23,9 +23,8 @@ import (
 func (w *walk) badInput(ctx context.Context, t *tally) error {
 	var messages, programs outcome
 	var changed map[string]int
-	cfg := w.base(t, fewCoupons, 20*time.Second)
+	cfg := w.base(t, fewCoupons, 8*time.Second)
 	cfg.Waiting, cfg.Allow.Refusals = 0, true
-	cfg.First = 5 * time.Second
 	cfg.During = func(ctx context.Context, s *demo.Stage) error {
 		// Coupons that expire meanwhile change rows, too.
 		if err := expired(ctx, s, fewCoupons); err != nil {

@@ -255,3 +255,20 @@ func BenchmarkExpireBatch(b *testing.B) {
 	}
 	b.ReportMetric(500*float64(b.N)/b.Elapsed().Seconds(), "coupons/s")
 }
+
+// A coupon that a lock shielded became due with the end of its lock. The ladder's mark and the lateness are told by that:
+// told by its own end, one such coupon would hold the sweep back by as long as the lock outlived it.
+func TestALockedCouponIsDueWhenItsLockEnds(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	plant(t, d, 1, 1, coupon.Locked, "'2026-01-01 00:00:00'", "'2026-01-01 00:30:00'")
+	plant(t, d, 2, 1, coupon.Locked, "'2026-01-01 00:30:00'", "'2026-01-01 00:10:00'")
+	plant(t, d, 3, 1, coupon.Unused, "'2026-01-01 00:30:00'", "NULL")
+	_, out, err := s.ExpireBatch(t.Context(), triggersFor(1, 3, coupon.OriginLadder), always)
+	require.NoError(t, err)
+	for i := range out {
+		require.Equal(t, coupon.Expire, out[i].Decision.Action)
+		require.Equal(t, time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC), out[i].DueAt, i)
+	}
+}

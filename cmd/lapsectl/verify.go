@@ -74,7 +74,7 @@ func (s *system) writeResult(file string, r verify.Result) error {
 	}
 	body, err := json.MarshalIndent(r, "", "  ")
 	if err == nil {
-		err = os.WriteFile(file, append(body, '\n'), 0o644) //nolint:gosec // for others to read
+		err = os.WriteFile(file, append(body, '\n'), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("json: %w", err)

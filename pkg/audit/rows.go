@@ -244,7 +244,7 @@ func (t *tally) early(c *row, ask Ask) bool {
 	if _, seen := t.watched[ask.Key]; seen {
 		return true
 	}
-	if c.status != statusUnused && !(t.locks && c.status == statusLocked) && t.high.Before(ask.End) {
+	if c.status != statusUnused && (!t.locks || c.status != statusLocked) && t.high.Before(ask.End) {
 		return true
 	}
 	if c.expiresAt.Before(ask.End) && !t.low.Before(c.expiresAt) { // by its own, shorter end it was unusable

@@ -60,7 +60,7 @@ func (w *walk) callBadly(ctx context.Context, s *demo.Stage) (o outcome, err err
 func (w *walk) call(ctx context.Context, s *demo.Stage, dir string, c badCall) (answer string, code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, programLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(w.cfg.Bin, c.program), c.args...) //nolint:gosec // our own programs
+	cmd := exec.CommandContext(ctx, filepath.Join(w.cfg.Bin, c.program), c.args...)
 	cmd.Dir, cmd.Env = dir, append(s.Env(), c.env...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -114,12 +114,18 @@ func badCalls(s *demo.Stage, dir string) ([]badCall, error) {
 		{lapsectl, append(create, "--never", "--quota=-1"), nil, 2, []string{"quota", "-1", "0 (unlimited) or more"}, ""},
 		{lapsectl, []string{"explain", "seven"}, nil, 2, []string{"seven", "whole number from 1 on"}, ""},
 		{
-			lapsectl, []string{"grant", "--file=" + csv, "--batch=bad", "--rejects=" + rejects("csv")}, nil, 1,
-			[]string{`"template_id"`, `"zero"`, `"user_id"`, `"expires_at"`, `"tomorrow"`, `"2020-01-01"`, `"line":2`, `"line":5`, `"reason"`}, rejects("csv"),
+			lapsectl,
+			[]string{"grant", "--file=" + csv, "--batch=bad", "--rejects=" + rejects("csv")},
+			nil, 1,
+			[]string{`"template_id"`, `"zero"`, `"user_id"`, `"expires_at"`, `"tomorrow"`, `"2020-01-01"`, `"line":2`, `"line":5`, `"reason"`},
+			rejects("csv"),
 		},
 		{
-			lapsectl, []string{"grant", "--file=" + jsonl, "--batch=bad", "--rejects=" + rejects("jsonl")}, nil, 1,
-			[]string{`"user_id"`, `"7"`, `colour`, `"line":1`, `"line":2`, `"line":3`, `"reason"`}, rejects("jsonl"),
+			lapsectl,
+			[]string{"grant", "--file=" + jsonl, "--batch=bad", "--rejects=" + rejects("jsonl")},
+			nil, 1,
+			[]string{`"user_id"`, `"7"`, `colour`, `"line":1`, `"line":2`, `"line":3`, `"reason"`},
+			rejects("jsonl"),
 		},
 	}
 	for _, worker := range []string{demo.Publisher, demo.Expirer, demo.Notifier} {

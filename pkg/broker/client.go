@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +41,9 @@ type Client struct {
 
 	declaring chan struct{} // holds a token while a session declares
 	declared  time.Time     // when the last successful one began; guarded by the token
+
+	mu    sync.Mutex
+	there chan struct{} // closed, and replaced, when a session was opened
 }
 
 // New checks the config; it does not connect.
@@ -65,8 +69,8 @@ func New(cfg Config, opts Options) (*Client, error) {
 		return nil, fmt.Errorf("registering broker metrics: %w", err)
 	}
 	return &Client{
-		declaring: make(chan struct{}, 1),
-		cfg:       cfg, name: opts.Role + " " + cfg.Name, plan: opts.Plan,
+		declaring: make(chan struct{}, 1), there: make(chan struct{}),
+		cfg: cfg, name: opts.Role + " " + cfg.Name, plan: opts.Plan,
 		log: opts.Log.Named("broker"), metrics: m,
 	}, nil
 }
@@ -93,7 +97,22 @@ func (c *Client) open(ctx context.Context, purpose string) (*session, error) {
 			return nil, err
 		}
 	}
+	c.arrived()
 	return s, nil
+}
+
+// arrived tells whoever waits for another attempt that the broker is there.
+func (c *Client) arrived() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.there)
+	c.there = make(chan struct{})
+}
+
+func (c *Client) arrival() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.there
 }
 
 // declareOnce declares the plan for a session that is connected since then,
@@ -163,6 +182,7 @@ func (c *Client) Ping(ctx context.Context) error {
 // attempts is the wait between attempts at one thing: jittered, growing,
 // without end; and the log of its failures, where a repeated one is told once.
 type attempts struct {
+	c    *Client
 	wait *backoff.ExponentialBackOff
 	log  *zap.Logger
 	last string
@@ -173,10 +193,12 @@ func (c *Client) attempts(log *zap.Logger) *attempts {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval = c.cfg.BackoffMin, c.cfg.BackoffMax
 	b.Multiplier = 2
-	return &attempts{wait: b, log: log}
+	return &attempts{c: c, wait: b, log: log}
 }
 
-// failed logs err, then waits; false = ctx ended.
+// failed logs err, then waits; false = ctx ended. When another session of the
+// process finds the broker meanwhile the wait is cut short, but never below
+// backoff_min: of a worker's sessions the first to get through brings the rest.
 func (a *attempts) failed(ctx context.Context, what string, err error) bool {
 	if ctx.Err() != nil {
 		return false
@@ -190,7 +212,20 @@ func (a *attempts) failed(ctx context.Context, what string, err error) bool {
 		a.last = text
 	}
 	level(what, zap.Error(err), zap.Int("attempt", a.n), zap.Duration("next_in", d))
-	return sleep(ctx, d)
+	least := min(d, a.c.cfg.BackoffMin)
+	there := a.c.arrival()
+	if !sleep(ctx, least) {
+		return false
+	}
+	rest := time.NewTimer(d - least)
+	defer rest.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-rest.C:
+	case <-there:
+	}
+	return true
 }
 
 // lasted starts over if what succeeded at since has lasted. What breaks soon

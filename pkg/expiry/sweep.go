@@ -18,6 +18,7 @@ type Overdue interface {
 	SweepKeys(ctx context.Context, locks bool, cutoff time.Time, from coupon.Cursor, limit int) ([]coupon.Cursor, error)
 	Mark(ctx context.Context) (mark, now time.Time, err error)
 	Overdue(ctx context.Context, grace time.Duration) (n int64, oldest time.Duration, err error)
+	PrunePods(ctx context.Context) error
 }
 
 // Sweeper is the core's second driver: it finds by the row what the ladder missed. It needs no broker.
@@ -35,13 +36,15 @@ func NewSweeper(c SweepConfig, rows Overdue, core *Core, limit *rate.Limiter, lo
 	return &Sweeper{config: c, rows: rows, core: core, limit: limit, log: log}
 }
 
-// gaugeEvery is how long the overdue gauges are kept.
-const gaugeEvery = 10 * time.Second
+const (
+	gaugeEvery = 10 * time.Second // how long the overdue gauges are kept
+	pruneEvery = time.Hour        // how often what pods left behind is cleared away
+)
 
 // Run sweeps until ctx ends. The database being away is reported once, until a round succeeds again.
 func (s *Sweeper) Run(ctx context.Context) error {
 	failing := ""
-	var gauged time.Time
+	var gauged, pruned time.Time
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -54,6 +57,9 @@ func (s *Sweeper) Run(ctx context.Context) error {
 		err := s.round(ctx)
 		if err == nil && now.Sub(gauged) >= gaugeEvery {
 			err, gauged = s.gauge(ctx), now
+		}
+		if err == nil && now.Sub(pruned) >= pruneEvery {
+			err, pruned = s.prune(ctx), now
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -150,6 +156,15 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", failed))
 	}
 	return keys[len(keys)-1], len(keys) == s.config.Batch, nil
+}
+
+func (s *Sweeper) prune(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Budget)
+	defer cancel()
+	if err := s.rows.PrunePods(ctx); err != nil {
+		return fmt.Errorf("clear away what pods left: %w", err)
+	}
+	return nil
 }
 
 func (s *Sweeper) gauge(ctx context.Context) error {

@@ -25,6 +25,12 @@ type shelf struct {
 	mark    time.Time
 	cutoffs []time.Time
 	rounds  int
+	pruned  int
+}
+
+func (s *shelf) PrunePods(context.Context) error {
+	s.pruned++
+	return nil
 }
 
 func (s *shelf) overdue(cutoff time.Time, from coupon.Cursor, limit int) []*coupon.Row {
@@ -127,6 +133,7 @@ func TestSweepThatFindsNothingCostsNoRate(t *testing.T) {
 		synctest.Wait()
 		require.InDelta(t, 500, limit.Tokens(), 5)
 		stop()
+		require.Equal(t, 1, sh.pruned, "now and then")
 	})
 }
 

@@ -272,3 +272,17 @@ func TestALockedCouponIsDueWhenItsLockEnds(t *testing.T) {
 		require.Equal(t, time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC), out[i].DueAt, i)
 	}
 }
+
+func TestPrunePodsClearsAwayWhatTheyLeft(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	before := d.Int(t, `SELECT COUNT(*) FROM setting`)
+	for _, name := range []string{"mark.due.gone", "relay.gone", "mark.due.here", "relay.here"} {
+		d.Exec(t, `INSERT INTO setting VALUES (?, '1', UTC_TIMESTAMP(3) - INTERVAL 25 HOUR)`, name)
+	}
+	d.Exec(t, `UPDATE setting SET updated_at = UTC_TIMESTAMP(3) - INTERVAL 23 HOUR WHERE name LIKE '%.here'`)
+	require.NoError(t, s.PrunePods(t.Context()))
+	require.EqualValues(t, 2, d.Int(t, `SELECT COUNT(*) FROM setting WHERE name LIKE '%.here'`))
+	require.EqualValues(t, before+2, d.Int(t, `SELECT COUNT(*) FROM setting`))
+}

@@ -8,9 +8,11 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -40,7 +42,7 @@ type Worker struct {
 	Admin     *telemetry.Admin
 	Log       *zap.Logger
 	Registry  *prometheus.Registry
-	Pod       string
+	Pod       string // names this process, and no other
 	Store     *store.Store
 	Codec     *event.Codec
 	Ladder    *ladder.Ladder
@@ -79,7 +81,7 @@ func Run[T config.Worker](ctx context.Context, build telemetry.Build, defaults T
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	w := &Worker{Log: log, Registry: telemetry.NewRegistry(build), Pod: podName(c), common: c}
+	w := &Worker{Log: log, Registry: telemetry.NewRegistry(build), Pod: podName(c.Broker.Name), common: c}
 	if err := w.run(ctx, build, flags, func() error { return add(w, cfg) }); err != nil {
 		log.Error("stopped with an error", zap.Error(err))
 		return config.ExitFailure
@@ -87,14 +89,17 @@ func Run[T config.Worker](ctx context.Context, build telemetry.Build, defaults T
 	return config.ExitOK
 }
 
-func podName(c config.Common) string {
-	if c.Broker.Name != "" {
-		return c.Broker.Name
+// podName names this process in the database. Two processes of one host, or of one configured name, must not pass for
+// each other, nor must a name be longer than the columns that hold it (64 bytes).
+func podName(name string) string {
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		name = host
 	}
-	if host, err := os.Hostname(); err == nil {
-		return host
-	}
-	return "unknown"
+	return name[:min(len(name), 48)] + "." + strings.ToLower(rand.Text()[:8])
 }
 
 func (w *Worker) run(ctx context.Context, build telemetry.Build, flags config.Flags, add func() error) (err error) {

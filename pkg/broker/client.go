@@ -180,14 +180,18 @@ func (c *Client) Ping(ctx context.Context) error {
 }
 
 // attempts is the wait between attempts at one thing: jittered, growing,
-// without end; and the log of its failures, where a repeated one is told once.
+// without end; and the log of its failures, where a repeated one is told once
+// a minute: what lasts must not fall silent.
 type attempts struct {
 	c    *Client
 	wait *backoff.ExponentialBackOff
 	log  *zap.Logger
 	last string
+	told time.Time
 	n    int
 }
+
+const tellEvery = time.Minute
 
 func (c *Client) attempts(log *zap.Logger) *attempts {
 	b := backoff.NewExponentialBackOff()
@@ -206,10 +210,10 @@ func (a *attempts) failed(ctx context.Context, what string, err error) bool {
 	a.n++
 	d := a.wait.NextBackOff()
 	level := a.log.Warn
-	if text := err.Error(); text == a.last {
+	if text := err.Error(); text == a.last && time.Since(a.told) < tellEvery {
 		level = a.log.Debug
 	} else {
-		a.last = text
+		a.last, a.told = text, time.Now()
 	}
 	level(what, zap.Error(err), zap.Int("attempt", a.n), zap.Duration("next_in", d))
 	least := min(d, a.c.cfg.BackoffMin)

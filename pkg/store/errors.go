@@ -28,6 +28,12 @@ const (
 	erQueryTimeout   = 3024
 	erAccessDenied   = 1045
 	erCheckViolated  = 3819 // MySQL gives it the SQLSTATE HY000
+	erUserConns      = 1203 // a user's connections are all taken …
+	erUserLimit      = 1226 // … or another of its limits is reached
+	erInterrupted    = 1317 // KILL QUERY
+	erReadOnlyMode   = 1836
+	erSessionKilled  = 3169
+	erIdle           = 4031 // the server closed an idle connection
 )
 
 // classify wraps a driver's error once with the class that callers act on. Errors without a class pass unchanged.
@@ -59,12 +65,16 @@ func classifyServer(my *mysql.MySQLError) error {
 	switch my.Number {
 	case erDeadlock, erLockWait:
 		return fmt.Errorf("%w: %w", coupon.ErrContention, my)
-	case erReadOnly, erReadOnlyTx, erShutdown, erTooManyConns, erNormalShutdown, erConnKilled, erQueryTimeout, erAccessDenied:
+	case erReadOnly, erReadOnlyTx, erReadOnlyMode, erShutdown, erTooManyConns, erUserConns, erUserLimit, erNormalShutdown,
+		erConnKilled, erSessionKilled, erInterrupted, erIdle, erQueryTimeout, erAccessDenied:
 		return fmt.Errorf("%w: %w", coupon.ErrUnavailable, my)
 	case erDupEntry:
 		return fmt.Errorf("%w: %w: %w", coupon.ErrIntegrity, coupon.ErrConflict, my)
 	case erCheckViolated:
 		return fmt.Errorf("%w: %w", coupon.ErrIntegrity, my)
+	}
+	if my.SQLState[0] == '0' && my.SQLState[1] == '8' { // connection exception, such as a cluster's node that is not ready
+		return fmt.Errorf("%w: %w", coupon.ErrUnavailable, my)
 	}
 	// Class 22 (data exception) and 23 (integrity constraint) of SQLSTATE: the row itself is refused.
 	if my.SQLState[0] == '2' && (my.SQLState[1] == '2' || my.SQLState[1] == '3') {

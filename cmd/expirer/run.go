@@ -36,7 +36,7 @@ func add(w *worker.Worker, c config.Expirer) error {
 	if c.Delay.Mechanism == config.MechanismSweep {
 		sweep = sweep.Alone()
 	}
-	w.App.Go("sweep", expiry.NewSweeper(sweep, w.Store, core, limit, w.Log).Run)
+	w.App.Go("sweep", expiry.NewSweeper(sweep, w.Store, core, w.Publisher.Ready, limit, w.Log).Run)
 	if c.Delay.Mechanism == config.MechanismSweep {
 		return nil
 	}

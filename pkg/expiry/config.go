@@ -19,7 +19,10 @@ type Config struct {
 // SweepConfig tunes the sweep.
 type SweepConfig struct {
 	Grace    time.Duration `koanf:"grace"`    // how long the ladder is left alone with a due coupon; default 60s, 0 with mechanism sweep
-	Interval time.Duration `koanf:"interval"` // from the end of one round to the next; default 5s, 200ms with mechanism sweep
+	// OutageGrace takes Grace's place while the broker has been out of reach for as long: a ladder that cannot be heard
+	// need not be waited for. Default 10s; never above grace.
+	OutageGrace time.Duration `koanf:"outage_grace"`
+	Interval    time.Duration `koanf:"interval"` // from the end of one round to the next; default 5s, 200ms with mechanism sweep
 	Batch    int           `koanf:"batch"`    // rows of one transaction; default 500
 	Budget   time.Duration `koanf:"budget"`   // the longest round; default 1m
 }
@@ -29,13 +32,13 @@ func DefaultConfig() Config {
 	return Config{
 		Consumer:   broker.DefaultConsumerConfig(),
 		ClockAhead: 2 * time.Second,
-		Sweep:      SweepConfig{Grace: time.Minute, Interval: 5 * time.Second, Batch: 500, Budget: time.Minute},
+		Sweep:      SweepConfig{Grace: time.Minute, OutageGrace: 10 * time.Second, Interval: 5 * time.Second, Batch: 500, Budget: time.Minute},
 	}
 }
 
 // Alone is the sweep's setting when it is the only mechanism: no grace, short rounds.
 func (c SweepConfig) Alone() SweepConfig {
-	c.Grace, c.Interval = 0, min(c.Interval, 200*time.Millisecond)
+	c.Grace, c.OutageGrace, c.Interval = 0, 0, min(c.Interval, 200*time.Millisecond)
 	return c
 }
 
@@ -61,6 +64,7 @@ func (c Config) Validate() error {
 	number("max_rate", c.MaxRate, 0, 1_000_000)
 	span("clock_ahead", c.ClockAhead, 100*time.Millisecond, time.Minute)
 	span("sweep.grace", c.Sweep.Grace, 0, time.Hour)
+	span("sweep.outage_grace", c.Sweep.OutageGrace, 0, c.Sweep.Grace)
 	span("sweep.interval", c.Sweep.Interval, 50*time.Millisecond, time.Hour)
 	number("sweep.batch", c.Sweep.Batch, 1, 900)
 	span("sweep.budget", c.Sweep.Budget, time.Second, time.Hour)

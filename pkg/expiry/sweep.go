@@ -28,12 +28,29 @@ type Sweeper struct {
 	core   *Core
 	limit  *rate.Limiter
 	log    *zap.Logger
-	done   func() // after each round, for tests; may be nil
+	heard  func() error // nil: the ladder can be heard; may be nil itself
+	away   time.Time    // since when it cannot; zero: it can
 }
 
-// NewSweeper makes the sweep; c is SweepConfig.Alone when it is the only mechanism.
-func NewSweeper(c SweepConfig, rows Overdue, core *Core, limit *rate.Limiter, log *zap.Logger) *Sweeper {
-	return &Sweeper{config: c, rows: rows, core: core, limit: limit, log: log}
+// NewSweeper makes the sweep; c is SweepConfig.Alone when it is the only mechanism. heard tells whether the broker is
+// there to be heard.
+func NewSweeper(c SweepConfig, rows Overdue, core *Core, heard func() error, limit *rate.Limiter, log *zap.Logger) *Sweeper {
+	return &Sweeper{config: c, rows: rows, core: core, heard: heard, limit: limit, log: log}
+}
+
+// grace is how long a due coupon is left to the ladder now.
+func (s *Sweeper) grace(now time.Time) time.Duration {
+	if s.heard == nil || s.heard() == nil {
+		s.away = time.Time{}
+		return s.config.Grace
+	}
+	if s.away.IsZero() {
+		s.away = now
+	}
+	if now.Sub(s.away) < s.config.OutageGrace {
+		return s.config.Grace
+	}
+	return s.config.OutageGrace
 }
 
 const (
@@ -70,9 +87,6 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			failing = err.Error()
 			s.log.Warn("sweep stopped early", zap.Error(err))
 		}
-		if s.done != nil {
-			s.done()
-		}
 		pause.Reset(s.config.Interval)
 	}
 }
@@ -93,7 +107,7 @@ func (s *Sweeper) round(ctx context.Context) error {
 	if mark.Before(now) {
 		cutoff = mark
 	}
-	cutoff = cutoff.Add(-s.config.Grace)
+	cutoff = cutoff.Add(-s.grace(time.Now()))
 	for _, locks := range []bool{false, true} {
 		if err := s.pass(ctx, locks, cutoff); err != nil {
 			return err

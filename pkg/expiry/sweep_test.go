@@ -88,7 +88,7 @@ func (s *shelf) Overdue(context.Context, time.Duration) (int64, time.Duration, e
 
 func sweeper(sh *shelf, c expiry.SweepConfig) *expiry.Sweeper {
 	core := expiry.NewCore(sh, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
-	return expiry.NewSweeper(c, sh, core, rate.NewLimiter(rate.Inf, 0), zap.NewNop())
+	return expiry.NewSweeper(c, sh, core, sh.heard, rate.NewLimiter(rate.Inf, 0), zap.NewNop())
 }
 
 func fill(sh *shelf, n int, due time.Time) {
@@ -185,6 +185,32 @@ func TestSweepStaysBehindTheLadder(t *testing.T) {
 		time.Sleep(time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, 10, sh.expired())
+		stop()
+	})
+}
+
+// A ladder that cannot be heard is not waited for a minute.
+func TestSweepTakesOverInAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sh := &shelf{table: table{now: start}, away: true}
+		fill(sh, 10, start.Add(-15*time.Second))
+		c := expiry.SweepConfig{Grace: time.Minute, OutageGrace: 10 * time.Second, Interval: time.Second, Batch: 500, Budget: time.Minute}
+		stop := runSweep(t, sweeper(sh, c))
+		time.Sleep(9500 * time.Millisecond) //nolint:forbidigo // virtual time
+		synctest.Wait()
+		require.Zero(t, sh.expired(), "a short interruption is not an outage")
+		time.Sleep(time.Second) //nolint:forbidigo // virtual time
+		synctest.Wait()
+		require.Equal(t, 10, sh.expired())
+		sh.mu.Lock()
+		sh.away, sh.cutoffs = false, nil
+		sh.mu.Unlock()
+		time.Sleep(time.Second) //nolint:forbidigo // virtual time
+		synctest.Wait()
+		sh.mu.Lock()
+		require.Equal(t, start.Add(-time.Minute), sh.cutoffs[0], "back to the grace")
+		sh.mu.Unlock()
 		stop()
 	})
 }

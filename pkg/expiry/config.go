@@ -18,13 +18,13 @@ type Config struct {
 
 // SweepConfig tunes the sweep.
 type SweepConfig struct {
-	Grace    time.Duration `koanf:"grace"`    // how long the ladder is left alone with a due coupon; default 60s, 0 with mechanism sweep
+	Grace time.Duration `koanf:"grace"` // how long the ladder is left alone with a due coupon; default 60s, 0 with mechanism sweep
 	// OutageGrace takes Grace's place while the broker has been out of reach for as long: a ladder that cannot be heard
 	// need not be waited for. Default 10s; never above grace.
 	OutageGrace time.Duration `koanf:"outage_grace"`
 	Interval    time.Duration `koanf:"interval"` // from the end of one round to the next; default 5s, 200ms with mechanism sweep
-	Batch    int           `koanf:"batch"`    // rows of one transaction; default 500
-	Budget   time.Duration `koanf:"budget"`   // the longest round; default 1m
+	Batch       int           `koanf:"batch"`    // rows of one transaction; default 500
+	Budget      time.Duration `koanf:"budget"`   // the longest round; default 1m
 }
 
 // DefaultConfig gives the documented defaults.

@@ -26,6 +26,16 @@ type shelf struct {
 	cutoffs []time.Time
 	rounds  int
 	pruned  int
+	away    bool // the broker
+}
+
+func (s *shelf) heard() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return errors.New("no connection to the broker")
+	}
+	return nil
 }
 
 func (s *shelf) PrunePods(context.Context) error {

@@ -138,7 +138,7 @@ func TestSweepThatFindsNothingCostsNoRate(t *testing.T) {
 		c.MaxRate = 10
 		limit := expiry.NewLimiter(c)
 		core := expiry.NewCore(sh, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
-		stop := runSweep(t, expiry.NewSweeper(c.Sweep, sh, core, limit, zap.NewNop()))
+		stop := runSweep(t, expiry.NewSweeper(c.Sweep, sh, core, nil, limit, zap.NewNop()))
 		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.InDelta(t, 500, limit.Tokens(), 5)

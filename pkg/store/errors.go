@@ -73,11 +73,13 @@ func classifyServer(my *mysql.MySQLError) error {
 	case erCheckViolated:
 		return fmt.Errorf("%w: %w", coupon.ErrIntegrity, my)
 	}
-	if my.SQLState[0] == '0' && my.SQLState[1] == '8' { // connection exception, such as a cluster's node that is not ready
+	if string(my.SQLState[:2]) == "08" { // connection exception, such as a cluster's node that is not ready
 		return fmt.Errorf("%w: %w", coupon.ErrUnavailable, my)
 	}
-	// Class 22 (data exception) and 23 (integrity constraint) of SQLSTATE: the row itself is refused.
-	if my.SQLState[0] == '2' && (my.SQLState[1] == '2' || my.SQLState[1] == '3') {
+	// Class 22 (data exception), 23 (integrity constraint) and 45 (signalled by a trigger of the operator's) of SQLSTATE:
+	// the row itself is refused.
+	switch string(my.SQLState[:2]) {
+	case "22", "23", "45":
 		return fmt.Errorf("%w: %w", coupon.ErrIntegrity, my)
 	}
 	return my

@@ -24,7 +24,10 @@ func TestServerErrorsHaveTheirClass(t *testing.T) {
 			{Number: 3169, SQLState: state("HY000")}, {Number: 4031, SQLState: state("HY000")}, {Number: 1836, SQLState: state("HY000")},
 			{Number: 1047, SQLState: state("08S01")}, {Number: 1040, SQLState: state("08004")}, {Number: 1045, SQLState: state("28000")},
 		},
-		coupon.ErrIntegrity: {{Number: 1062, SQLState: state("23000")}, {Number: 1406, SQLState: state("22001")}, {Number: 3819, SQLState: state("HY000")}},
+		coupon.ErrIntegrity: {
+			{Number: 1062, SQLState: state("23000")}, {Number: 1406, SQLState: state("22001")}, {Number: 3819, SQLState: state("HY000")},
+			{Number: 1644, SQLState: state("45000")},
+		},
 	} {
 		for _, e := range errs {
 			t.Run(fmt.Sprint(e.Number), func(t *testing.T) {

@@ -156,7 +156,7 @@ func TestSweepKeepsToTheRate(t *testing.T) {
 		c := expiry.DefaultConfig()
 		c.MaxRate = 5 // a batch takes longer than a round may
 		core := expiry.NewCore(sh, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
-		stop := runSweep(t, expiry.NewSweeper(c.Sweep, sh, core, expiry.NewLimiter(c), zap.NewNop()))
+		stop := runSweep(t, expiry.NewSweeper(c.Sweep, sh, core, nil, expiry.NewLimiter(c), zap.NewNop()))
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		stop()

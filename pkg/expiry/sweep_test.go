@@ -43,6 +43,12 @@ func (s *shelf) PrunePods(context.Context) error {
 	return nil
 }
 
+func (s *shelf) ExpireBatch(ctx context.Context, ts []coupon.Trigger, allow func(time.Time) error) (time.Time, []coupon.Settlement, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.table.ExpireBatch(ctx, ts, allow)
+}
+
 func (s *shelf) overdue(cutoff time.Time, from coupon.Cursor, limit int) []*coupon.Row {
 	var rows []*coupon.Row
 	for id := from.ID + 1; len(rows) < limit && id <= uint64(len(s.rows)); id++ {
@@ -109,6 +115,8 @@ func fill(sh *shelf, n int, due time.Time) {
 }
 
 func (s *shelf) expired() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, r := range s.rows {
 		if r.Status == coupon.Expired {
 			n++

@@ -73,6 +73,7 @@ func (w *walk) badInput(ctx context.Context, t *tally) error {
 	want(t, "tables_changed", len(changed), Equal, 0)
 	want(t, "good_members_granted", r.Report.Waiting, Equal, goodMembers)
 	walked(t, "", &r.Report, r.Failures)
+	want(t, "notices", r.Report.Notices, Equal, r.Report.Users)
 	return nil
 }
 

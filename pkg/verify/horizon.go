@@ -74,6 +74,7 @@ func (w *walk) horizon(ctx context.Context, t *tally) error {
 		return err
 	}
 	walked(t, "", &r.Report, r.Failures)
+	want(t, "notices", r.Report.Notices, Equal, r.Report.Users)
 	want(t, "cause_ladder", found.by["ladder"], Equal, r.Report.Coupons)
 	want(t, "sweep_recovered", r.Report.SweepRecovered, Equal, 0)
 	want(t, "planner_share", float64(found.planner)/float64(max(1, r.Report.Expired)), AtLeast, 0.5)

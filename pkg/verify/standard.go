@@ -28,12 +28,13 @@ func walked(t *tally, prefix string, r *audit.Report, failures []string) {
 	want(t, prefix+"missing_events", r.MissingEvents, Equal, 0)
 	want(t, prefix+"coupons_in_notices", r.CouponsInNotices, Equal, r.Expired)
 	want(t, prefix+"coupons_in_two_notices", r.Details.InTwoNotices, Equal, 0)
-	want(t, prefix+"notices", r.Notices, Equal, r.Users)
+	want(t, prefix+"users_with_notice", r.UsersWithNotice, Equal, r.Users)
 	want(t, prefix+"audit_failures", len(failures), Equal, 0)
 }
 
 // undisturbed adds what holds where nothing was killed.
 func undisturbed(t *tally, prefix string, r *audit.Report) {
+	want(t, prefix+"notices", r.Notices, Equal, r.Users)
 	want(t, prefix+"duplicate_event_ids", r.DuplicateEventIDs, Equal, 0)
 	want(t, prefix+"sweep_recovered", r.SweepRecovered, Equal, 0)
 	want(t, prefix+"transition_p99_ms", r.TransitionLateness.P99, Below, second)
@@ -69,6 +70,9 @@ func (w *walk) kill(what string) func(context.Context, *tally) error {
 		walked(t, "", &r.Report, r.Failures)
 		if what == demo.Broker {
 			want(t, "latest_ms", r.Report.TransitionLateness.Max, AtMost, 30*second)
+			told(t, "notices", r.Report.Notices)
+		} else {
+			want(t, "notices", r.Report.Notices, Equal, r.Report.Users)
 		}
 		told(t, "duplicate_event_ids", r.Report.DuplicateEventIDs)
 		told(t, "sweep_recovered", r.Report.SweepRecovered)

@@ -75,6 +75,7 @@ func (w *walk) sweep(ctx context.Context, t *tally) error {
 		return err
 	}
 	walked(t, "", &r.Report, r.Failures)
+	want(t, "notices", r.Report.Notices, Equal, r.Report.Users)
 	want(t, "expired_by_sweep", found.by["sweep"], Equal, r.Report.Coupons)
 	want(t, "duplicate_event_ids", r.Report.DuplicateEventIDs, Equal, 0)
 	want(t, "transition_p99_ms", r.Report.TransitionLateness.P99, Below, 5*second)
@@ -127,6 +128,7 @@ func (w *walk) sweepBrokerDown(ctx context.Context, t *tally) (err error) {
 	want(t, "expired_at_return", seen.expired, Equal, cfg.Coupons)
 	want(t, "events_while_away", seen.events, Equal, 0)
 	walked(t, "", &r.Report, r.Failures)
+	want(t, "notices", r.Report.Notices, Equal, r.Report.Users)
 	want(t, "expired_by_sweep", found.by["sweep"], Equal, r.Report.Coupons)
 	want(t, "events", r.Report.Events, Equal, r.Report.Coupons)
 	want(t, "duplicate_event_ids", r.Report.DuplicateEventIDs, Equal, 0)

@@ -117,7 +117,7 @@ func (c Config) Validate() error {
 func (c Config) Rules() audit.Rules {
 	killed := c.Kill != ""
 	r := c.Allow
-	r.Repeats, r.Sweep, r.Faults, r.OnePerUser = r.Repeats || killed, r.Sweep || killed, r.Faults || c.Kill == Broker, true
+	r.Repeats, r.Sweep, r.Faults, r.OnePerUser = r.Repeats || killed, r.Sweep || killed, r.Faults || c.Kill == Broker, c.Kill != Broker
 	if c.Kill == Broker {
 		r.MaxLate = 30 * time.Second
 	}

@@ -78,11 +78,21 @@ process_kill() {
 }
 
 # process_await NAME SECONDS COMMAND…: until the command succeeds; shows the log when it never does.
+#
+# Our ports lie among those that the kernel gives to outgoing connections: one of them may hold a port for a while
+# without listening on it. A server that ended over that is started again, a few times.
 process_await() {
-  local name=$1 limit=$2 deadline=$((SECONDS + $2))
+  local name=$1 limit=$2 deadline=$((SECONDS + $2)) again=5
   shift 2
   until "$@"; do
     if ! process_alive "$name"; then
+      if ((again > 0)) && tail -n 40 "$STACK_DIR/log/$name.log" | grep -qiE 'address already in use|eaddrinuse'; then
+        again=$((again - 1))
+        say "$name found a port in use; once more"
+        sleep 3
+        "${name}_start"
+        continue
+      fi
       tail -n 25 "$STACK_DIR/log/$name.log" >&2 || true
       die "$name ended while starting; log: $STACK_DIR/log/$name.log"
     fi

@@ -168,19 +168,30 @@ func (f *fakeStore) OutboxBatch(_ context.Context, lane int, from []coupon.Outbo
 		return nil, now, nil, f.fail
 	}
 	each := (limit + len(from) - 1) / len(from)
+	at := make(map[int]coupon.OutboxCursor, len(from))
 	for _, c := range from {
-		var there []coupon.Outgoing
-		for _, r := range f.rows {
-			if r.Lane == lane && r.Part == c.Part && r.ID > c.After && (c.Upto == 0 || r.ID <= c.Upto) {
-				there = append(there, r)
-			}
+		at[c.Part] = c
+	}
+	var taken [coupon.Partitions]int
+	var end [coupon.Partitions]uint64 // the last row taken
+	var upto [coupon.Partitions]uint64
+	for i := range f.rows {
+		r := &f.rows[i]
+		c, asked := at[r.Part]
+		if !asked || r.Lane != lane || r.ID <= c.After || (c.Upto != 0 && r.ID > c.Upto) {
+			continue
 		}
-		if len(there) > each {
-			upto := max(c.Upto, there[len(there)-1].ID)
-			there = there[:each]
-			rest = append(rest, coupon.OutboxCursor{Part: c.Part, After: there[each-1].ID, Upto: upto})
+		upto[r.Part] = max(c.Upto, r.ID)
+		if taken[r.Part] < each {
+			taken[r.Part], end[r.Part] = taken[r.Part]+1, r.ID
+			rows = append(rows, *r)
 		}
-		rows = append(rows, there...)
+	}
+	slices.SortStableFunc(rows, func(a, b coupon.Outgoing) int { return cmp.Compare(a.Part, b.Part) })
+	for _, c := range from {
+		if end[c.Part] < upto[c.Part] && taken[c.Part] == each {
+			rest = append(rest, coupon.OutboxCursor{Part: c.Part, After: end[c.Part], Upto: upto[c.Part]})
+		}
 	}
 	if len(rows) > 0 {
 		now = f.now()
@@ -194,9 +205,13 @@ func (f *fakeStore) DeleteOutbox(_ context.Context, lane int, confirmed map[int]
 	if f.fail != nil {
 		return f.fail
 	}
-	f.rows = slices.DeleteFunc(f.rows, func(r coupon.Outgoing) bool {
-		return r.Lane == lane && slices.Contains(confirmed[r.Part], r.ID)
-	})
+	gone := make(map[uint64]bool)
+	for _, ids := range confirmed {
+		for _, id := range ids {
+			gone[id] = true
+		}
+	}
+	f.rows = slices.DeleteFunc(f.rows, func(r coupon.Outgoing) bool { return r.Lane == lane && gone[r.ID] })
 	return nil
 }
 
@@ -206,12 +221,18 @@ func (f *fakeStore) RefuseOutbox(_ context.Context, lane int, refused map[int][]
 	if f.fail != nil {
 		return 0, f.fail
 	}
+	no := make(map[uint64]bool)
+	for _, list := range refused {
+		for _, x := range list {
+			no[x.ID] = true
+		}
+	}
 	parked := len(f.parked)
 	f.rows = slices.DeleteFunc(f.rows, func(r coupon.Outgoing) bool {
-		return r.Lane == lane && r.Refused == refusalLimit-1 && isIn(refused, r) && f.park(r.ID)
+		return r.Lane == lane && r.Refused == refusalLimit-1 && no[r.ID] && f.park(r.ID)
 	})
 	for i, r := range f.rows {
-		if r.Lane == lane && isIn(refused, r) {
+		if r.Lane == lane && no[r.ID] {
 			f.rows[i].Refused++
 		}
 	}
@@ -221,10 +242,6 @@ func (f *fakeStore) RefuseOutbox(_ context.Context, lane int, refused map[int][]
 func (f *fakeStore) park(id uint64) bool {
 	f.parked = append(f.parked, id)
 	return true
-}
-
-func isIn(refused map[int][]coupon.OutboxRefusal, r coupon.Outgoing) bool {
-	return slices.ContainsFunc(refused[r.Part], func(x coupon.OutboxRefusal) bool { return x.ID == r.ID })
 }
 
 // fakeBroker notes what was sent, in order, and answers as it is told. It is both the delay mechanism and the events'

@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -29,7 +27,6 @@ var (
 	stmtOutbox = define("effects.outbox", `INSERT INTO outbox
 		(lane, part, coupon_id, msg_id, routing_key, class, deliver_at, body, trace, refused, created_at)
 		VALUES (?,?,?,?,?,?,?,?,?,0,UTC_TIMESTAMP(3))`)
-	stmtReach = define("effects.reach", `SELECT name, value FROM setting WHERE name IN ('horizon','guard','frontier')`)
 )
 
 // outboxRow is a row to write.
@@ -53,53 +50,20 @@ type reach struct {
 
 func (r reach) holds(at time.Time) bool { return r.unlimited || at.Before(r.until) }
 
-// reachAt reads horizon, guard and frontier: max(now + horizon, frontier) + guard (design.md §5).
+// reachAt is max(now + horizon, frontier) + guard (design.md §5).
 func (s *Store) reachAt(ctx context.Context, q querier, now time.Time) (reach, error) {
-	values := make(map[string]string, 3)
-	err := s.query(ctx, q, stmtReach, func(r *sql.Rows) error {
-		var name, value string
-		if err := r.Scan(&name, &value); err != nil {
-			return err
-		}
-		values[name] = value
-		return nil
-	})
+	p, err := s.planSettings(ctx, q)
 	if err != nil {
 		return reach{}, err
 	}
-	horizon, err := settingMillis(values, "horizon")
-	if err != nil {
-		return reach{}, err
-	}
-	if horizon == 0 {
+	if p.horizon == 0 {
 		return reach{unlimited: true}, nil
 	}
-	guard, err := settingMillis(values, "guard")
-	if err != nil {
-		return reach{}, err
+	until := now.Add(p.horizon)
+	if p.frontier.After(until) {
+		until = p.frontier
 	}
-	frontier, err := settingMillis(values, "frontier")
-	if err != nil {
-		return reach{}, err
-	}
-	until := now.Add(time.Duration(horizon) * time.Millisecond)
-	if f := time.UnixMilli(frontier).UTC(); f.After(until) {
-		until = f
-	}
-	return reach{until: until.Add(time.Duration(guard) * time.Millisecond)}, nil
-}
-
-// settingMillis reads milliseconds (a duration, or an instant since 1970); 0 when absent.
-func settingMillis(values map[string]string, name string) (int64, error) {
-	v, ok := values[name]
-	if !ok {
-		return 0, nil
-	}
-	n, err := strconv.ParseInt(v, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("setting %s: want milliseconds, got %q", name, v)
-	}
-	return n, nil
+	return reach{until: until.Add(p.guard)}, nil
 }
 
 // record writes what transitions leave behind, in their own transaction: history, the event, and the trigger of

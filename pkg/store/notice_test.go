@@ -314,54 +314,17 @@ func TestNoticeReadsOneIndex(t *testing.T) {
 	for _, table := range []string{"notice_window", "notice_item", "notice", "inbox"} {
 		d.Exec(t, "ANALYZE TABLE "+table)
 	}
+	conn, err := d.SQL.Conn(t.Context())
+	require.NoError(t, err)
+	defer conn.Close()
 	for name, args := range map[string][]any{
 		"notice.window_next":  {"expired"},
 		"notice.window_claim": {"expired", 500},
 		"notice.claim":        {"inbox", 500},
 		"notice.inbox_list":   {[]byte("n3"), 1 << 40, 20},
 	} {
-		for _, st := range store.Statements() {
-			if st.Name != name {
-				continue
-			}
-			require.LessOrEqual(t, rowsRead(t, s, st.SQL, args), 502, name)
-		}
+		require.LessOrEqual(t, rowsRead(t, conn, statement(t, name), args...), 502, name)
 	}
-}
-
-// rowsRead counts the rows that the engine hands up while a statement runs.
-func rowsRead(t testing.TB, s *store.Store, query string, args []any) int {
-	t.Helper()
-	conn, err := s.Pool().Conn(t.Context())
-	require.NoError(t, err)
-	defer conn.Close()
-	read := func() (sum int) {
-		rows, err := conn.QueryContext(t.Context(), `SHOW SESSION STATUS LIKE 'Handler_read%'`)
-		require.NoError(t, err)
-		defer rows.Close()
-		for rows.Next() {
-			var name string
-			var v int
-			require.NoError(t, rows.Scan(&name, &v))
-			sum += v
-		}
-		require.NoError(t, rows.Err())
-		return sum
-	}
-	before := read()
-	run := func() error {
-		rows, err := conn.QueryContext(t.Context(), query, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			continue
-		}
-		return rows.Err()
-	}
-	require.NoError(t, run())
-	return read() - before
 }
 
 func BenchmarkCollectNotices(b *testing.B) {

@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -20,20 +18,9 @@ var (
 	stmtPlanMove = define("plan.move", `UPDATE plan_slice SET slice_start = ?, slice_end = ?, cursor_at = ?, cursor_id = ?,
 		lease_until = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND WHERE plan = 'promote' AND owner = ? AND epoch = ?`)
 	stmtPlanRelease = define("plan.release", `UPDATE plan_slice SET lease_until = UTC_TIMESTAMP(3) WHERE plan = 'promote' AND owner = ? AND epoch = ?`)
-	stmtSettingPut  = define("plan.setting_put", `INSERT INTO setting (name, value, updated_at) VALUES (?,?,UTC_TIMESTAMP(3))
-		ON DUPLICATE KEY UPDATE updated_at = IF(value = VALUES(value), updated_at, VALUES(updated_at)), value = VALUES(value)`)
-	stmtSettingDrop = define("plan.setting_drop", `DELETE FROM setting WHERE name = ?`)
-	stmtSettingAge  = define("plan.setting_age", `SELECT value, updated_at FROM setting WHERE name = ?`)
 	stmtPlanNext    = define("plan.next", `SELECT (SELECT due_at FROM coupon WHERE status = 1 AND due_at >= ? ORDER BY due_at LIMIT 1), UTC_TIMESTAMP(3)`)
 	stmtPlanPage    = define("plan.page", `SELECT id, version, template_id, revision, expires_at, due_at, UTC_TIMESTAMP(3) FROM coupon
 		WHERE status = 1 AND due_at < ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) ORDER BY due_at, id LIMIT ?`)
-)
-
-// Names of the settings that verbs and planner share (see reachAt).
-const (
-	settingHorizon  = "horizon"
-	settingGuard    = "guard"
-	settingFrontier = "frontier"
 )
 
 // SetHorizon stores how far ahead triggers are published (0 = unlimited) and the guard beyond that. Values equal to
@@ -41,7 +28,7 @@ const (
 func (s *Store) SetHorizon(ctx context.Context, horizon, guard time.Duration) error {
 	return s.tx(ctx, "set horizon", func(ctx context.Context, tx *sql.Tx) error {
 		for name, d := range map[string]time.Duration{settingHorizon: horizon, settingGuard: guard} {
-			if _, err := s.exec(ctx, tx, stmtSettingPut, name, strconv.FormatInt(d.Milliseconds(), 10)); err != nil {
+			if err := s.putSetting(ctx, tx, name, d.Milliseconds()); err != nil {
 				return err
 			}
 		}
@@ -64,39 +51,11 @@ func (s *Store) ClaimPlan(ctx context.Context, owner string, lease time.Duration
 		if err := s.queryRow(ctx, tx, stmtPlanRead, []any{&p.Start, &p.End, &p.Cursor.At, &p.Cursor.ID, &p.Epoch, &who, &p.Now}); err != nil {
 			return err
 		}
-		var value string
-		if err := s.queryRow(ctx, tx, stmtSettingAge, []any{&value, &p.HorizonSince}, settingHorizon); err != nil {
-			return fmt.Errorf("horizon not stored yet: %w", err)
-		}
-		ms, err := settingMillis(map[string]string{settingHorizon: value}, settingHorizon)
-		if err != nil {
-			return err
-		}
-		p.Horizon = time.Duration(ms) * time.Millisecond
-		p.Frontier, err = s.frontier(ctx, tx)
+		set, err := s.planSettings(ctx, tx)
+		p.Horizon, p.HorizonSince, p.Frontier = set.horizon, set.since, set.frontier
 		return err
 	})
 	return p, held, err
-}
-
-func (s *Store) frontier(ctx context.Context, q querier) (time.Time, error) {
-	values := map[string]string{}
-	err := s.query(ctx, q, stmtReach, func(r *sql.Rows) error {
-		var name, value string
-		if err := r.Scan(&name, &value); err != nil {
-			return err
-		}
-		values[name] = value
-		return nil
-	})
-	if err != nil {
-		return time.Time{}, err
-	}
-	ms, err := settingMillis(values, settingFrontier)
-	if err != nil || ms == 0 {
-		return time.Time{}, err
-	}
-	return time.UnixMilli(ms).UTC(), nil
 }
 
 // MovePlan stores slice, cursor and frontier, if owner still holds the plan at its epoch; false means that another
@@ -114,8 +73,7 @@ func (s *Store) MovePlan(ctx context.Context, owner string, p coupon.PlanPlace, 
 			_, err = s.exec(ctx, tx, stmtSettingDrop, settingFrontier)
 			return err
 		}
-		_, err = s.exec(ctx, tx, stmtSettingPut, settingFrontier, strconv.FormatInt(p.Frontier.UnixMilli(), 10))
-		return err
+		return s.putSetting(ctx, tx, settingFrontier, p.Frontier.UnixMilli())
 	})
 	return held, err
 }

@@ -1,0 +1,53 @@
+package store_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lapsehq/lapse/pkg/store"
+)
+
+// statement gives the text of a registered statement.
+func statement(t testing.TB, name string) string {
+	t.Helper()
+	for _, st := range store.Statements() {
+		if st.Name == name {
+			return st.SQL
+		}
+	}
+	require.FailNow(t, "no statement "+name)
+	return ""
+}
+
+// rowsRead runs a statement on one connection and gives the index and table rows that the engine read for it.
+func rowsRead(t testing.TB, conn *sql.Conn, query string, args ...any) int {
+	t.Helper()
+	look := handlerReads(t, conn) // looking itself reads rows, as many each time
+	before := handlerReads(t, conn)
+	look = before - look
+	rows, err := conn.QueryContext(t.Context(), query, args...)
+	require.NoError(t, err)
+	for rows.Next() {
+		continue
+	}
+	require.NoError(t, rows.Err())
+	require.NoError(t, rows.Close())
+	return handlerReads(t, conn) - before - look
+}
+
+func handlerReads(t testing.TB, conn *sql.Conn) (sum int) {
+	t.Helper()
+	rows, err := conn.QueryContext(t.Context(), `SHOW SESSION STATUS LIKE 'Handler_read%'`)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var n int
+		require.NoError(t, rows.Scan(&name, &n))
+		sum += n
+	}
+	require.NoError(t, rows.Err())
+	return sum
+}

@@ -43,6 +43,10 @@ build: ## build publisher, expirer, notifier and lapsectl into bin/
 demo: stack build ## ten thousand coupons expire on the second, and are audited
 	bin/lapsectl demo --coupons 10000 --users 3000 --over 30s --keep
 
+.PHONY: verify
+verify: stack build ## the promises of the walk as checks from outside, about ten minutes
+	bin/lapsectl verify walk
+
 .PHONY: test
 test: stack ## every test, with the race detector, against the real servers
 	@go build -o .tools/summary ./scripts/summary

@@ -80,7 +80,7 @@ func (d Delivery) Parked(exchange, reason string) Message {
 // ConsumerConfig is the part of a consumer that is configuration.
 type ConsumerConfig struct {
 	// Prefetch is how many deliveries may be unsettled. At least batch.
-	// Default 2000.
+	// Default 4000: what is held counts, too.
 	Prefetch int `koanf:"prefetch"`
 	// Batch is how many deliveries the handler gets at most at once. Default 500.
 	Batch int `koanf:"batch"`
@@ -93,7 +93,7 @@ type ConsumerConfig struct {
 
 // DefaultConsumerConfig suits small messages handled in database batches.
 func DefaultConsumerConfig() ConsumerConfig {
-	return ConsumerConfig{Prefetch: 2000, Batch: 500, Linger: 10 * time.Millisecond, Concurrency: 2}
+	return ConsumerConfig{Prefetch: 4000, Batch: 500, Linger: 10 * time.Millisecond, Concurrency: 2}
 }
 
 // Validate reports everything that is wrong, each error starting with the

@@ -69,6 +69,17 @@ func (g *Guard) check(began, db time.Time) error {
 	return nil
 }
 
+// Estimate is about where the database's clock is now, never much ahead of it; zero before the first reading. It decides
+// nothing: it only tells what need not be asked yet.
+func (g *Guard) Estimate() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.at.IsZero() {
+		return time.Time{}
+	}
+	return g.anchor.Add(g.now().Sub(g.at))
+}
+
 // Offset is how far the database's clock was ahead of the anchor at the last reading, and whether that stops expiring.
 func (g *Guard) Offset() (ahead time.Duration, tripped bool) {
 	g.mu.Lock()

@@ -72,6 +72,7 @@ func NewLimiter(c Config) *rate.Limiter {
 // Handle answers each delivery of a batch. An error means that nothing can be done now and no attempt counts.
 func (h *Handler) Handle(ctx context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
 	out := make([]broker.Outcome, len(batch))
+	estimate := h.core.guard.Estimate()
 	triggers := make([]coupon.Trigger, 0, len(batch))
 	at := make([]int, 0, len(batch)) // delivery of each trigger
 	for i := range batch {
@@ -79,6 +80,12 @@ func (h *Handler) Handle(ctx context.Context, batch []broker.Delivery) ([]broker
 		if err != nil {
 			h.core.metrics.triggers.WithLabelValues(string(coupon.KindExpire), resultParked).Inc()
 			out[i] = broker.Park(fmt.Sprintf("not a trigger: %v", err))
+			continue
+		}
+		// The ladder lets some come early (ladder.Slack); the row is asked when that is over.
+		if early := t.At.Sub(estimate); !estimate.IsZero() && early > 0 && early < soon {
+			h.core.metrics.triggers.WithLabelValues(string(t.Kind), resultHeld).Inc()
+			out[i] = broker.Hold(early)
 			continue
 		}
 		triggers, at = append(triggers, t), append(at, i)

@@ -200,3 +200,19 @@ func TestCoreBisectsToTheBadMember(t *testing.T) {
 	}
 	require.LessOrEqual(t, tb.calls, 20, "halving, not one by one")
 }
+
+// What the ladder lets come a moment early waits here, and the database is not asked before it is time.
+func TestHandlerHoldsTheEarlyWithoutAskingTheDatabase(t *testing.T) {
+	t.Parallel()
+	at := start.Add(time.Second)
+	tb := &table{now: start.Add(800 * time.Millisecond), rows: map[uint64]*coupon.Row{1: unused(1, at), 2: unused(2, start)}}
+	h, _, c := rig(t, tb)
+	out, err := h.Handle(t.Context(), deliveries(c, ring(2, start)))
+	require.NoError(t, err)
+	require.Equal(t, []broker.Outcome{broker.Ack()}, out, "the guard knows the clock from here on")
+	out, err = h.Handle(t.Context(), deliveries(c, ring(1, at)))
+	require.NoError(t, err)
+	require.Equal(t, []broker.Outcome{broker.Hold(200 * time.Millisecond)}, out)
+	require.Equal(t, 1, tb.calls)
+	require.Equal(t, coupon.Unused, tb.rows[1].Status)
+}

@@ -78,14 +78,34 @@ func (l *Ladder) Route(delay time.Duration, kind Kind, class Class, partition in
 	return route
 }
 
+// Slack is how far out of step publishers may be without a message being late
+// for it: an eighth of the base unit.
+//
+// Messages of one bucket fall due in the order in which they came, as long as
+// they came in the order in which their delays were computed. Publishers side
+// by side do not keep to that by some tens of milliseconds. Just where one
+// second's messages give way to the next one's, a message that came too late
+// would stand behind one that falls due a second after it, and be a second
+// late: one in thirty was, under load. So the last of a second's messages,
+// those whose delay exceeds whole units by no more than Slack, are sent to fall
+// due a unit early, together with those of the second before; whoever receives
+// them holds them. One that comes too late then stands behind messages of its
+// own second, and is in time.
+func (l *Ladder) Slack() time.Duration { return l.base / 8 }
+
 // RouteAt is the route for an instant, seen from now on the same clock: the
-// time between, rounded up to the millisecond, and Margin.
+// time between, rounded up to the millisecond, and Margin; or a base unit less,
+// see Slack. The receiver holds what comes early.
 func (l *Ladder) RouteAt(now, at time.Time, kind Kind, class Class, partition int) Route {
 	left := at.Sub(now)
 	if left > MaxTTL*20 { // also where Sub saturates; adding would overflow
 		return l.Route(left, kind, class, partition)
 	}
-	return l.Route(ceil(left, time.Millisecond)+Margin, kind, class, partition)
+	delay := ceil(left, time.Millisecond) + Margin
+	if over := delay % l.base; over > 0 && over <= l.Slack() {
+		delay -= l.base
+	}
+	return l.Route(delay, kind, class, partition)
 }
 
 // ceil rounds up to a multiple of unit, towards zero if d is negative.

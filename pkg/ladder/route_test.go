@@ -89,7 +89,9 @@ func TestRouteAt(t *testing.T) {
 	require.Equal(t, got.Wait, got.Expiration)
 
 	require.Zero(t, l.RouteAt(at, now, ladder.Expire, ladder.Exact, 0).Wait)
-	require.Equal(t, ladder.Margin, l.RouteAt(at, at, ladder.Expire, ladder.Exact, 0).Wait)
+	require.Zero(t, l.RouteAt(at, at, ladder.Expire, ladder.Exact, 0).Wait, "what is left is held by the receiver")
+	require.Equal(t, 1110*time.Millisecond, l.RouteAt(at.Add(-2100*time.Millisecond), at, ladder.Expire, ladder.Exact, 0).Wait, "a unit early")
+	require.Equal(t, 1310*time.Millisecond, l.RouteAt(at.Add(-1300*time.Millisecond), at, ladder.Expire, ladder.Exact, 0).Wait)
 
 	never := l.RouteAt(now, time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC), ladder.Expire, ladder.Exact, 0)
 	require.True(t, never.Clamped)
@@ -290,5 +292,34 @@ func BenchmarkRoute(b *testing.B) {
 	delay := 97*day + 12*time.Hour + 59*time.Minute + 30*time.Second + 5*time.Millisecond
 	for b.Loop() {
 		_ = l.Route(delay, ladder.Expire, ladder.Exact, 7)
+	}
+}
+
+// Publishers that are out of step by less than the slack never make a message late: whatever stands before it in its
+// bucket has left by its instant.
+func TestPublishersOutOfStepMakeNothingLate(t *testing.T) {
+	t.Parallel()
+	l := build(t, nil)
+	epoch := time.Date(2026, 10, 31, 16, 0, 0, 0, time.UTC)
+	const step = 5 * time.Millisecond
+	jitter := l.Slack() - step
+	for _, end := range []time.Duration{2 * time.Second, 3 * time.Second, 65 * time.Second} {
+		for routed := time.Duration(0); routed < 2*time.Second; routed += step {
+			mine := l.RouteAt(epoch.Add(routed), epoch.Add(end), ladder.Expire, ladder.Exact, 0)
+			require.Greater(t, routed+mine.Wait, end-time.Second, "no more than a unit early")
+			require.LessOrEqual(t, routed+mine.Wait, end+ladder.Margin)
+			if mine.Wait == 0 {
+				continue
+			}
+			// Another's message, routed up to the jitter later and sent before mine, that ends later.
+			for other := routed; other <= routed+jitter; other += step {
+				for _, gap := range []time.Duration{time.Second, 2 * time.Second} {
+					ahead := l.RouteAt(epoch.Add(other), epoch.Add(end+gap), ladder.Expire, ladder.Exact, 0)
+					if ahead.Key == mine.Key {
+						require.LessOrEqual(t, other+ahead.Wait, end+ladder.Margin+jitter, "%s routed at %s behind one of %s later", mine.Key, routed, other-routed)
+					}
+				}
+			}
+		}
 	}
 }

@@ -20,12 +20,20 @@ func TestServerErrorsHaveTheirClass(t *testing.T) {
 	s := testenv.NewDatabase(t).Store(t)
 	for class, errs := range map[error][]mysql.MySQLError{
 		coupon.ErrUnavailable: {
-			{Number: 1203, SQLState: state("42000")}, {Number: 1226, SQLState: state("42000")}, {Number: 1317, SQLState: state("70100")},
-			{Number: 3169, SQLState: state("HY000")}, {Number: 4031, SQLState: state("HY000")}, {Number: 1836, SQLState: state("HY000")},
-			{Number: 1047, SQLState: state("08S01")}, {Number: 1040, SQLState: state("08004")}, {Number: 1045, SQLState: state("28000")},
+			{Number: 1203, SQLState: state("42000")},
+			{Number: 1226, SQLState: state("42000")},
+			{Number: 1317, SQLState: state("70100")},
+			{Number: 3169, SQLState: state("HY000")},
+			{Number: 4031, SQLState: state("HY000")},
+			{Number: 1836, SQLState: state("HY000")},
+			{Number: 1047, SQLState: state("08S01")},
+			{Number: 1040, SQLState: state("08004")},
+			{Number: 1045, SQLState: state("28000")},
 		},
 		coupon.ErrIntegrity: {
-			{Number: 1062, SQLState: state("23000")}, {Number: 1406, SQLState: state("22001")}, {Number: 3819, SQLState: state("HY000")},
+			{Number: 1062, SQLState: state("23000")},
+			{Number: 1406, SQLState: state("22001")},
+			{Number: 3819, SQLState: state("HY000")},
 			{Number: 1644, SQLState: state("45000")},
 		},
 	} {

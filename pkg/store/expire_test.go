@@ -284,5 +284,5 @@ func TestPrunePodsClearsAwayWhatTheyLeft(t *testing.T) {
 	d.Exec(t, `UPDATE setting SET updated_at = UTC_TIMESTAMP(3) - INTERVAL 23 HOUR WHERE name LIKE '%.here'`)
 	require.NoError(t, s.PrunePods(t.Context()))
 	require.EqualValues(t, 2, d.Int(t, `SELECT COUNT(*) FROM setting WHERE name LIKE '%.here'`))
-	require.EqualValues(t, before+2, d.Int(t, `SELECT COUNT(*) FROM setting`))
+	require.Equal(t, before+2, d.Int(t, `SELECT COUNT(*) FROM setting`))
 }

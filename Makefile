@@ -44,7 +44,7 @@ demo: stack build ## ten thousand coupons expire on the second, and are audited
 	bin/lapsectl demo --coupons 10000 --users 3000 --over 30s --keep
 
 .PHONY: verify
-verify: stack build ## the promises of the walk as checks from outside, about ten minutes
+verify: stack build ## the promises of the walk as checks from outside, about 12 minutes
 	bin/lapsectl verify walk
 
 .PHONY: test

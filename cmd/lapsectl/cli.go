@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"path/filepath"
 
 	"github.com/alecthomas/kong"
@@ -54,6 +55,7 @@ type system struct {
 	executable     string                           // lapsectl itself; the workers lie beside it
 	dir            string                           // the working directory
 	config         string                           // the file that --config names
+	account        string                           // who runs it, by the operating system
 }
 
 func newSystem(args []string) *system {
@@ -61,6 +63,9 @@ func newSystem(args []string) *system {
 	// Neither can be had on every system; what needs them says so.
 	s.executable, _ = os.Executable()
 	s.dir, _ = os.Getwd()
+	if account, err := user.Current(); err == nil {
+		s.account = account.Username
+	}
 	return s
 }
 

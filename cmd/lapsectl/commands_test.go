@@ -297,3 +297,17 @@ func TestEventLine(t *testing.T) {
 	require.NotContains(t, c.line(broker.Delivery{Body: []byte(`{"type":"\u001b[2J","data":{"x":"\u001b[2J"}}`)}), "\x1b")
 	require.Equal(t, "unreadable event on k: \"not JSON\"\n", c.line(broker.Delivery{Key: "k", Body: []byte("not JSON")}))
 }
+
+func TestWhoActs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ given, environ, account, want string }{
+		{"ann", "bob", "root", "ann"}, {"", "bob", "root", "bob"}, {"", "", "root", "root"},
+	} {
+		by := byFlags{Reason: "test", Actor: c.given}
+		require.NoError(t, by.check(&system{lookup: func(string) (string, bool) { return c.environ, true }, account: c.account}))
+		require.Equal(t, c.want, by.Actor)
+	}
+	require.NotEmpty(t, newSystem(nil).account)
+	by := byFlags{Reason: "test"}
+	require.ErrorContains(t, by.check(&system{lookup: func(string) (string, bool) { return "", false }}), "--actor: must not be empty")
+}

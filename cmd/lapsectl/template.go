@@ -56,19 +56,22 @@ func (f ruleFlags) rule() (r coupon.Rule, given bool, err error) {
 // byFlags say who and why.
 type byFlags struct {
 	Reason string `required:"" help:"Why; kept with the revision."`
-	Actor  string `help:"Who ($USER)."`
+	Actor  string `help:"Who ($USER, or the account that runs this)."`
 }
 
 func (f *byFlags) check(s *system) error {
 	if f.Actor == "" {
 		f.Actor, _ = s.lookup("USER")
 	}
+	if f.Actor == "" { // a container has no $USER
+		f.Actor = s.account
+	}
 	var errs []error
 	if f.Reason == "" {
 		errs = append(errs, errors.New(`--reason: must not be empty, got ""`))
 	}
 	if f.Actor == "" {
-		errs = append(errs, errors.New(`--actor: must not be empty, got "" ($USER is not set either)`))
+		errs = append(errs, errors.New(`--actor: must not be empty, got "" (neither $USER nor the account has a name)`))
 	}
 	return errors.Join(errs...)
 }

@@ -234,6 +234,7 @@ func TestMarkIsTheLeastOfRecentOnes(t *testing.T) {
 	mark, _, err = s.Mark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, early, mark)
+	d.Exec(t, `INSERT INTO setting (name, value, updated_at) VALUES ('mark.q1.odd', 'garbage', UTC_TIMESTAMP(3))`)
 	d.Exec(t, `UPDATE setting SET updated_at = UTC_TIMESTAMP(3) - INTERVAL 16 SECOND WHERE name LIKE 'mark.%pod2'`)
 	mark, _, err = s.Mark(t.Context())
 	require.NoError(t, err)

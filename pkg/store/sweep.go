@@ -125,12 +125,11 @@ func (s *Store) Mark(ctx context.Context) (mark, now time.Time, err error) {
 		if err := r.Scan(&ms, &now); err != nil {
 			return err
 		}
-		n, err := strconv.ParseInt(ms, 10, 64)
-		if err != nil {
-			return err
-		}
-		if t := time.UnixMilli(n).UTC(); t.Before(mark) {
-			mark = t
+		// A row that holds no instant counts as none: it must not stop the sweep.
+		if n, err := strconv.ParseInt(ms, 10, 64); err == nil {
+			if t := time.UnixMilli(n).UTC(); t.Before(mark) {
+				mark = t
+			}
 		}
 		return nil
 	})

@@ -35,10 +35,19 @@ func (m *Ladder) Deliver(ctx context.Context, now time.Time, ts []coupon.Timed) 
 	return m.publisher.Publish(ctx, ms)
 }
 
-// Message is the first step of a trigger's way from now on. A way longer than the ladder ends at its top, and the
-// expirer sends it on from there.
+// Message is the first step of a trigger's way from now on to its instant; it may come a unit early (ladder.Slack), and the
+// expirer holds it. A way longer than the ladder ends at its top, and the expirer sends it on from there.
 func (m *Ladder) Message(now time.Time, t coupon.Timed) broker.Message {
-	route := m.ladder.RouteAt(now, t.At, ladder.Kind(t.Kind), ladder.Class(t.Class), coupon.Partition(t.CouponID))
+	return message(m.ladder.RouteAt(now, t.At, ladder.Kind(t.Kind), ladder.Class(t.Class), coupon.Partition(t.CouponID)), t)
+}
+
+// After is the first step of a trigger that is to come again after a wait, never sooner: its instant may have passed, so
+// that nobody would hold it.
+func (m *Ladder) After(wait time.Duration, t coupon.Timed) broker.Message {
+	return message(m.ladder.Route(wait, ladder.Kind(t.Kind), ladder.Class(t.Class), coupon.Partition(t.CouponID)), t)
+}
+
+func message(route ladder.Route, t coupon.Timed) broker.Message {
 	msg := broker.Message{
 		Exchange: route.Exchange, Key: route.Key, ID: t.ID, Body: t.Body, Expiration: route.Expiration, Mandatory: true,
 	}

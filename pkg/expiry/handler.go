@@ -18,6 +18,8 @@ import (
 // Router gives the first step of a trigger's way from now on.
 type Router interface {
 	Message(now time.Time, t coupon.Timed) broker.Message
+	// After is for a trigger that is to come again after a wait, never sooner.
+	After(wait time.Duration, t coupon.Timed) broker.Message
 }
 
 // Encoder renders a trigger.
@@ -124,10 +126,10 @@ func (h *Handler) outcome(t coupon.Trigger, r Result, d broker.Delivery) broker.
 		count(resultRetried)
 		delay := retryDelays[t.Attempt]
 		t.Attempt++
-		return h.again(t, r, d, reasonRetry, time.Time{}, delay)
+		return h.again(t, r, d, reasonRetry, delay)
 	case r.Busy:
 		count(resultBusy)
-		return h.again(t, r, d, reasonBusy, r.Now, busyDelay)
+		return h.again(t, r, d, reasonBusy, busyDelay)
 	}
 	switch r.Decision.Action {
 	case coupon.Reschedule:
@@ -137,7 +139,7 @@ func (h *Handler) outcome(t coupon.Trigger, r Result, d broker.Delivery) broker.
 			return broker.Hold(rest)
 		}
 		count(resultAgain)
-		return h.again(t, r, d, reasonRest, r.Now, rest)
+		return h.again(t, r, d, reasonRest, rest)
 	case coupon.Drop:
 		count(resultDropped)
 	case coupon.Expire, coupon.Unlock:
@@ -146,16 +148,21 @@ func (h *Handler) outcome(t coupon.Trigger, r Result, d broker.Delivery) broker.
 	return broker.Ack()
 }
 
-// again sends the trigger through the ladder for another delay.
-func (h *Handler) again(t coupon.Trigger, r Result, d broker.Delivery, reason string, now time.Time, delay time.Duration) broker.Outcome {
+// again sends the trigger through the ladder once more: for the rest until its instant, or to wait.
+func (h *Handler) again(t coupon.Trigger, r Result, d broker.Delivery, reason string, delay time.Duration) broker.Outcome {
 	h.core.metrics.reschedules.WithLabelValues(reason).Inc()
 	class := r.Class
 	if class == 0 {
 		class = classOf(d.Key)
 	}
-	m := h.router.Message(now, coupon.Timed{
-		ID: t.ID, Body: h.encoder.Trigger(t), Kind: t.Kind, Class: class, CouponID: t.CouponID, At: now.Add(delay),
-	})
+	timed := coupon.Timed{ID: t.ID, Body: h.encoder.Trigger(t), Kind: t.Kind, Class: class, CouponID: t.CouponID}
+	var m broker.Message
+	if reason == reasonRest {
+		timed.At = r.Now.Add(delay)
+		m = h.router.Message(r.Now, timed)
+	} else {
+		m = h.router.After(delay, timed)
+	}
 	m.Attempt = t.Attempt
 	if trace, ok := d.Headers[broker.HeaderTrace].(string); ok && len(trace) <= maxTrace {
 		m.Headers = map[string]any{broker.HeaderTrace: trace}

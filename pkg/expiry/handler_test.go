@@ -61,7 +61,15 @@ func (tb *table) ExpireBatch(_ context.Context, ts []coupon.Trigger, allow func(
 }
 
 // route records what was sent on.
-type route struct{ sent []coupon.Timed }
+type route struct {
+	sent  []coupon.Timed
+	waits []time.Duration // of those sent to wait
+}
+
+func (r *route) After(wait time.Duration, t coupon.Timed) broker.Message {
+	r.sent, r.waits = append(r.sent, t), append(r.waits, wait)
+	return broker.Message{Exchange: "enter", Key: wait.String(), ID: t.ID, Body: t.Body}
+}
 
 func (r *route) Message(now time.Time, t coupon.Timed) broker.Message {
 	r.sent = append(r.sent, t)
@@ -139,7 +147,7 @@ func TestHandlerOutcomes(t *testing.T) {
 	require.EqualValues(t, 3, r.sent[0].CouponID)
 	require.Equal(t, later, r.sent[0].At)
 	require.EqualValues(t, 5, r.sent[1].CouponID)
-	require.Equal(t, now.Add(time.Second), r.sent[1].At)
+	require.Equal(t, []time.Duration{time.Second}, r.waits)
 	require.Equal(t, byte('r'), r.sent[1].Class, "the class of a row that could not be read comes from the key")
 	again, err := event.DecodeTrigger(r.sent[1].Body)
 	require.NoError(t, err)
@@ -151,17 +159,15 @@ func TestHandlerRetriesWithGrowingDelayThenParks(t *testing.T) {
 	tb := &table{now: start, err: fmt.Errorf("x: %w", coupon.ErrContention)}
 	h, r, c := rig(t, tb)
 	tr := ring(1, start)
-	var delays []time.Duration
 	for range 5 {
 		out, err := h.Handle(t.Context(), []broker.Delivery{delivery(c, tr)})
 		require.NoError(t, err)
 		require.Len(t, out, 1)
 		last := r.sent[len(r.sent)-1]
-		delays = append(delays, last.At.Sub(time.Time{}))
 		tr, err = event.DecodeTrigger(last.Body)
 		require.NoError(t, err)
 	}
-	require.Equal(t, []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}, delays)
+	require.Equal(t, []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}, r.waits)
 	require.Equal(t, 5, tr.Attempt)
 	_, err := h.Handle(t.Context(), []broker.Delivery{delivery(c, tr)})
 	require.NoError(t, err)

@@ -165,7 +165,7 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, now time.Time, triggers 
 	for i, t := range triggers {
 		row := rows[t.CouponID]
 		if row == nil && busy[t.CouponID] {
-			out[i] = coupon.Settlement{Busy: true, Class: coupon.Exact.Class()}
+			out[i] = coupon.Settlement{Busy: true}
 			continue
 		}
 		if row == nil {

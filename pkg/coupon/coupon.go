@@ -43,13 +43,15 @@ func (s Status) String() string {
 // Cause says what drove a transition (requirement R7).
 type Cause string
 
-// The causes kept in history. CauseGrant is the cause of the first row alone.
+// The causes kept in history. CauseGrant is the cause of the first row alone; CauseLock that of a lock which ran out, and of every
+// locked coupon that expires.
 const (
 	CauseGrant  Cause = "grant"
 	CauseLadder Cause = "ladder"
 	CauseSweep  Cause = "sweep"
 	CauseLazy   Cause = "lazy"
 	CauseLock   Cause = "lock"
+	CauseOrder  Cause = "order" // an order locked, renewed, redeemed or released it
 	CauseRefund Cause = "refund"
 	CauseAdmin  Cause = "admin"
 	CauseImport Cause = "import"
@@ -102,9 +104,29 @@ type Row struct {
 	ID        uint64
 	Status    Status
 	Version   uint32
+	ValidFrom time.Time
 	ExpiresAt time.Time
 	DueAt     time.Time // ExpiresAt plus the spread of its precision class
 	LockUntil time.Time // zero unless locked
+	OrderID   string    // that holds it or has used it; empty else
+	LatePay   LatePay   // of the lock while there is one, else of the template
+	// LateWindow is how far beyond ExpiresAt a lock may reach; of the lock or the template, likewise.
+	LateWindow time.Duration
+}
+
+// Seen is the state that a reader must be shown at the instant now: the passed end and the run-out lock count,
+// whether or not a worker has settled them (requirement R20).
+func (r Row) Seen(now time.Time) Status {
+	switch {
+	case r.Status == Unused && !r.ExpiresAt.After(now):
+		return Expired
+	case r.Status == Locked && !r.LockUntil.After(now) && !r.ExpiresAt.After(now):
+		return Expired
+	case r.Status == Locked && !r.LockUntil.After(now):
+		return Unused
+	default:
+		return r.Status
+	}
 }
 
 // Terms are what a template says of its coupons and what every event of them repeats.
@@ -114,7 +136,21 @@ type Terms struct {
 	Value      int64  // integer minor units
 	Currency   string // ISO 4217
 	Precision  Precision
+	Offer      Offer
+	LatePay    LatePay       // HonourLock by default
+	LateWindow time.Duration // whole seconds
+	QuotaBack  QuotaBack     // QuotaBackNone by default
 }
+
+// QuotaBack says what an expired or voided coupon gives back of its template's quota (requirement R12).
+type QuotaBack string
+
+// The policies.
+const (
+	QuotaBackNone         QuotaBack = "none"
+	QuotaBackTotal        QuotaBack = "total"          // the template's total
+	QuotaBackTotalAndUser QuotaBack = "total_and_user" // and the user's count
+)
 
 // Transition is one step of a coupon's life: everything that its history row holds and that its event carries.
 type Transition struct {
@@ -133,6 +169,8 @@ type Transition struct {
 	DueAt     time.Time
 	At        time.Time // the database's clock when it happened, to the millisecond
 	OrderID   string
+	LockUntil time.Time // To Locked: its lock's end; From Locked else: of the lock that ended; zero else
+	Previous  time.Time // the end before it was moved; zero if it was not
 	Actor     string
 	Reason    string
 	TriggerID string // the trigger that caused it, if one did
@@ -140,5 +178,33 @@ type Transition struct {
 	Trace     string // W3C traceparent, may be empty
 }
 
-// Lateness is how long after its due instant the transition happened; only meaningful when it left for expired.
-func (t Transition) Lateness() time.Duration { return t.At.Sub(t.DueAt) }
+// Lateness is how long after it was owed the transition happened; only meaningful when it left for expired. A lock
+// shields beyond the end, so it is owed at the later of the two; one that was released, and a used coupon that was
+// refunded, expire by that act, at once.
+func (t Transition) Lateness() time.Duration {
+	switch {
+	case t.From == Unused:
+		return t.At.Sub(t.DueAt)
+	case t.From == Locked && !t.At.Before(t.LockUntil):
+		if t.LockUntil.After(t.DueAt) {
+			return t.At.Sub(t.LockUntil)
+		}
+		return t.At.Sub(t.DueAt)
+	default:
+		return 0
+	}
+}
+
+// Coupon is a coupon as it is stored, with the terms of its revision.
+type Coupon struct {
+	Row
+	Terms     Terms
+	UserID    string
+	BatchID   string
+	GrantedAt time.Time
+	LockedAt  time.Time // zero: not locked; likewise below
+	UsedAt    time.Time
+	ExpiredAt time.Time
+	Cause     Cause // of the expiry
+	Archived  bool
+}

@@ -29,6 +29,12 @@ type Granted struct {
 	Detail    string // for people: which field, which value
 }
 
+// Bounds of texts, in bytes.
+const (
+	MaxText   = 128 // ids of users, orders, batches, keys; actors
+	MaxReason = 255
+)
+
 // Code is a stable machine-readable reason for a refusal.
 type Code string
 
@@ -82,14 +88,8 @@ func (t Template) Validate() error {
 	if err := t.Rule.Validate(); err != nil {
 		errs = append(errs, err)
 	}
-	if t.Terms.Value < 0 {
-		bad("value: must be 0 or more minor units, got %d", t.Terms.Value)
-	}
-	if !currency(t.Terms.Currency) {
-		bad("currency: must be three capital letters of ISO 4217, got %q", t.Terms.Currency)
-	}
-	if !t.Terms.Precision.Valid() {
-		bad("precision: must be exact, standard or relaxed, got %q", t.Terms.Precision)
+	if err := t.Terms.Defaults().Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if t.Quota < 0 {
 		bad("quota: must be 0 (unlimited) or more, got %d", t.Quota)
@@ -97,10 +97,10 @@ func (t Template) Validate() error {
 	if t.PerUser < 0 {
 		bad("per_user: must be 0 (unlimited) or more, got %d", t.PerUser)
 	}
-	if len(t.Actor) > 128 {
+	if len(t.Actor) > MaxText {
 		bad("actor: must have at most 128 bytes, got %d", len(t.Actor))
 	}
-	if len(t.Reason) > 255 {
+	if len(t.Reason) > MaxReason {
 		bad("reason: must have at most 255 bytes, got %d", len(t.Reason))
 	}
 	return errors.Join(errs...)

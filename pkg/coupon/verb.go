@@ -1,0 +1,382 @@
+package coupon
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+)
+
+// Verb is what checkout or an operator asks of a coupon.
+type Verb string
+
+// The verbs. A grant is no verb of a coupon, and ends come by triggers: see Decide.
+const (
+	VerbLock    Verb = "lock"    // an order reserves it
+	VerbRenew   Verb = "renew"   // the same order keeps it for longer
+	VerbRedeem  Verb = "redeem"  // the order is paid
+	VerbRelease Verb = "release" // the order gives it back
+	VerbRefund  Verb = "refund"  // the paid order is refunded in full
+	VerbExtend  Verb = "extend"  // an operator moves its end, either way
+	VerbVoid    Verb = "void"    // an operator withdraws it
+)
+
+// Verbs lists them all.
+func Verbs() []Verb {
+	return []Verb{VerbLock, VerbRenew, VerbRedeem, VerbRelease, VerbRefund, VerbExtend, VerbVoid}
+}
+
+// OfOrder reports whether the verb is an order's, and keyed by it.
+func (v Verb) OfOrder() bool { return v != VerbExtend && v != VerbVoid }
+
+// LatePay says whether an order that holds a live lock may pay after the coupon's end (requirement R4).
+type LatePay string
+
+// The policies.
+const (
+	HonourLock LatePay = "honour_lock" // it was reserved in time, so it counts
+	Strict     LatePay = "strict"      // from its end on it is expired
+)
+
+// Bounds of a lock (requirement R5).
+const (
+	DefaultLock       = 30 * time.Minute
+	MaxLock           = 7 * 24 * time.Hour
+	DefaultLateWindow = 30 * time.Minute
+	MaxLateWindow     = 7 * 24 * time.Hour
+	MaxOrderCoupons   = 10 // of one order, locked together
+)
+
+// The refusals of a verb. Each says what the state is now.
+const (
+	CodeNotFound      Code = "not_found"
+	CodeLockedByOther Code = "locked_by_other_order"
+	CodeLocked        Code = "locked"        // by a live lock that an operator did not ask to break
+	CodeNotLocked     Code = "not_locked"    // the order holds no lock on it
+	CodeExpired       Code = "expired"       // its end has passed
+	CodeNotYetValid   Code = "not_yet_valid" // its validity has not begun
+	CodeAlreadyUsed   Code = "already_used"  // by this order or another
+	CodeNotUsed       Code = "not_used"      // the order has not redeemed it
+	CodeUsedByOther   Code = "used_by_other_order"
+	CodeVoided        Code = "voided"         // withdrawn
+	CodeOrderClosed   Code = "order_closed"   // the order was closed before it asked for the lock
+	CodeOrderRefunded Code = "order_refunded" // the order was refunded before it was said to be paid
+)
+
+// Ask is a verb with what it needs to be decided. The facts below the line come from the coupon's past, not from the
+// asker.
+type Ask struct {
+	Verb      Verb
+	OrderID   string
+	LockFor   time.Duration // lock, renew: from now; rounded up to a whole second
+	EndsAt    time.Time     // extend: the new end, a whole second, or Never
+	BreakLock bool          // void: also under a live lock
+
+	Done     bool // this order has done this verb to this coupon before (history; see Ask.AsksPast)
+	Closed   bool // this order was closed: a tombstone is there
+	Refunded bool // this order was refunded: a tombstone is there
+}
+
+// AsksPast reports whether history must be asked if this order has done the verb before: a repeat answers as the first
+// did, and a late repeat of a redeem must not burn a coupon that was refunded meanwhile. Version 3 is the first at
+// which a coupon can have been redeemed and refunded.
+func (a Ask) AsksPast(row *Row) bool {
+	switch a.Verb {
+	case VerbRedeem:
+		return row.Version >= 3 && (row.Status != Used || row.OrderID != a.OrderID)
+	case VerbRelease:
+		return row.Status != Locked || row.OrderID != a.OrderID
+	case VerbRefund:
+		return row.Status != Used || row.OrderID != a.OrderID
+	case VerbLock, VerbRenew, VerbExtend, VerbVoid:
+		return false
+	default:
+		return false
+	}
+}
+
+// Step is one transition that a verb takes. From equals To when a lock is renewed or an end moved.
+type Step struct {
+	From, To  Status
+	Cause     Cause
+	OrderID   string    // that the step belongs to: of the lock that it takes, keeps or ends, of the redemption
+	LockUntil time.Time // after the step if To is Locked, else of the lock that it ends; zero if there is none
+	ExpiresAt time.Time // after the step
+}
+
+// Verdict is the answer to an Ask: steps to take, in order; or nothing to do because it is done already; or a refusal.
+type Verdict struct {
+	Steps   []Step
+	Repeat  bool
+	Refused Code
+}
+
+func refuse(code Code) Verdict { return Verdict{Refused: code} }
+
+// Apply is the whole table of the verbs: what each does to the row it meets at the instant now, of the database's
+// clock. It is pure and total. A lock that has run out is no lock: whoever comes next meets the coupon as its
+// settlement leaves it, and settles it in passing (the first of two steps).
+func Apply(row Row, a Ask, now time.Time) Verdict {
+	if a.Done && a.Verb.OfOrder() && a.Verb != VerbLock && a.Verb != VerbRenew {
+		return Verdict{Repeat: true}
+	}
+	var settled []Step
+	ended := !row.ExpiresAt.After(now)
+	if row.Status == Locked && !row.LockUntil.After(now) {
+		switch {
+		case ended:
+			row.Status = Expired // as any reader sees it; the trigger that is out settles it
+		case (a.Verb == VerbRedeem || a.Verb == VerbRelease) && row.OrderID == a.OrderID:
+			// Its own order: one step, straight from the lock (requirement R5).
+		default:
+			settled = []Step{{
+				From: Locked, To: Unused, Cause: CauseLock, OrderID: row.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt,
+			}}
+			row.Status, row.OrderID, row.LockUntil = Unused, "", time.Time{}
+		}
+	} else if row.Status == Unused && ended {
+		row.Status = Expired
+	}
+	v := a.apply(row, ended, now)
+	if len(v.Steps) > 0 {
+		v.Steps = append(settled, v.Steps...)
+	}
+	return v
+}
+
+// apply meets a row whose run-out lock and passed end have been accounted for.
+func (a Ask) apply(row Row, ended bool, now time.Time) Verdict {
+	switch a.Verb {
+	case VerbLock:
+		return a.lock(row, now)
+	case VerbRenew:
+		return a.renew(row, now)
+	case VerbRedeem:
+		return a.redeem(row, ended, now)
+	case VerbRelease:
+		return a.release(row, ended)
+	case VerbRefund:
+		return a.refund(row, ended)
+	case VerbExtend:
+		return a.extend(row, now)
+	case VerbVoid:
+		return a.void(row)
+	default:
+		return refuse(CodeInvalid)
+	}
+}
+
+// gone is the refusal of a coupon that is in none of the two states in which it can still be used.
+func (a Ask) gone(row Row) Verdict {
+	switch row.Status {
+	case Used:
+		return refuse(CodeAlreadyUsed)
+	case Expired:
+		return refuse(CodeExpired)
+	case Voided:
+		return refuse(CodeVoided)
+	case Unused, Locked:
+		return refuse(CodeInvalid)
+	default:
+		return refuse(CodeInvalid)
+	}
+}
+
+func (a Ask) lock(row Row, now time.Time) Verdict {
+	switch {
+	case row.Status == Locked && row.OrderID == a.OrderID:
+		return Verdict{Repeat: true}
+	case row.Status == Locked:
+		return refuse(CodeLockedByOther)
+	case row.Status != Unused:
+		return a.gone(row)
+	case a.Closed:
+		return refuse(CodeOrderClosed)
+	case a.Refunded:
+		return refuse(CodeOrderRefunded)
+	case row.ValidFrom.After(now):
+		return refuse(CodeNotYetValid)
+	}
+	return Verdict{Steps: []Step{{
+		From: Unused, To: Locked, Cause: CauseOrder, OrderID: a.OrderID, LockUntil: row.lockEnd(now.Add(a.LockFor)), ExpiresAt: row.ExpiresAt,
+	}}}
+}
+
+func (a Ask) renew(row Row, now time.Time) Verdict {
+	switch {
+	case row.Status == Unused:
+		return refuse(CodeNotLocked)
+	case row.Status != Locked:
+		return a.gone(row)
+	case row.OrderID != a.OrderID:
+		return refuse(CodeLockedByOther)
+	}
+	until := row.lockEnd(now.Add(a.LockFor))
+	if !until.After(row.LockUntil) { // a renewal never takes time away
+		return Verdict{Repeat: true}
+	}
+	return Verdict{Steps: []Step{{
+		From: Locked, To: Locked, Cause: CauseOrder, OrderID: a.OrderID, LockUntil: until, ExpiresAt: row.ExpiresAt,
+	}}}
+}
+
+// lockEnd rounds a lock's end up to a second; it reaches at most the late-pay window past the coupon's end.
+func (r Row) lockEnd(until time.Time) time.Time {
+	until = CeilSecond(until)
+	if last := r.ExpiresAt.Add(r.LateWindow); !IsNever(r.ExpiresAt) && until.After(last) {
+		return last
+	}
+	return until
+}
+
+func (a Ask) redeem(row Row, ended bool, now time.Time) Verdict {
+	switch {
+	case row.Status == Used && row.OrderID == a.OrderID:
+		return Verdict{Repeat: true}
+	case row.Status != Unused && row.Status != Locked:
+		return a.gone(row)
+	case a.Refunded:
+		return refuse(CodeOrderRefunded)
+	case row.Status == Locked && row.OrderID != a.OrderID:
+		return refuse(CodeLockedByOther)
+	case row.Status == Locked && ended && row.LatePay == Strict:
+		return refuse(CodeExpired)
+	case row.Status == Unused && row.ValidFrom.After(now):
+		return refuse(CodeNotYetValid)
+	}
+	return Verdict{Steps: []Step{{
+		From: row.Status, To: Used, Cause: CauseOrder, OrderID: a.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt,
+	}}}
+}
+
+func (a Ask) release(row Row, ended bool) Verdict {
+	switch {
+	case row.Status == Unused:
+		return refuse(CodeNotLocked)
+	case row.Status != Locked:
+		return a.gone(row)
+	case row.OrderID != a.OrderID:
+		return refuse(CodeLockedByOther)
+	}
+	step := Step{From: Locked, To: Unused, Cause: CauseOrder, OrderID: a.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt}
+	if ended {
+		step.To, step.Cause = Expired, CauseLock
+	}
+	return Verdict{Steps: []Step{step}}
+}
+
+func (a Ask) refund(row Row, ended bool) Verdict {
+	switch {
+	case row.Status == Used && row.OrderID != a.OrderID:
+		return refuse(CodeUsedByOther)
+	case row.Status != Used:
+		return refuse(CodeNotUsed)
+	}
+	step := Step{From: Used, To: Unused, Cause: CauseRefund, OrderID: a.OrderID, ExpiresAt: row.ExpiresAt}
+	if ended {
+		step.To = Expired
+	}
+	return Verdict{Steps: []Step{step}}
+}
+
+func (a Ask) extend(row Row, now time.Time) Verdict {
+	switch {
+	case row.Status != Unused && row.Status != Locked:
+		return a.gone(row)
+	case a.EndsAt.Equal(row.ExpiresAt):
+		return Verdict{Repeat: true}
+	case !a.EndsAt.After(now) || !a.EndsAt.After(row.ValidFrom):
+		return refuse(CodeInvalid)
+	}
+	return Verdict{Steps: []Step{{
+		From: row.Status, To: row.Status, Cause: CauseAdmin, OrderID: row.OrderID, LockUntil: row.LockUntil, ExpiresAt: a.EndsAt,
+	}}}
+}
+
+func (a Ask) void(row Row) Verdict {
+	switch {
+	case row.Status == Voided:
+		return Verdict{Repeat: true}
+	case row.Status != Unused && row.Status != Locked:
+		return a.gone(row)
+	case row.Status == Locked && !a.BreakLock:
+		return refuse(CodeLocked)
+	}
+	return Verdict{Steps: []Step{{
+		From: row.Status, To: Voided, Cause: CauseAdmin, OrderID: row.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt,
+	}}}
+}
+
+// Order says what one order, or an operator, asks of up to MaxOrderCoupons coupons at once: all or none of them.
+type Order struct {
+	Verb      Verb
+	OrderID   string // of the verbs of orders
+	UserID    string // whose coupons they must be; empty: not looked at
+	CouponIDs []uint64
+	LockFor   time.Duration // lock, renew
+	EndsAt    time.Time     // extend
+	BreakLock bool          // void
+	Partial   bool          // refund: of a part, which moves nothing
+	Each      bool          // every coupon by itself instead of all or none
+	Tombstone bool          // release, refund: remember that the order is closed or refunded, whatever the coupons' states
+	Actor     string
+	Reason    string
+	Trace     string // W3C traceparent, may be empty
+}
+
+// Acted is what became of one coupon of an Order.
+type Acted struct {
+	Coupon   Coupon // as it is after the verb; only its ID is set if there is none
+	Refused  Code   // empty if it was done, or was to be done and another coupon of the order prevented it
+	Detail   string // for people: which field, which value
+	Repeated bool   // it had been done before
+}
+
+// String names the verb and the number of coupons, never whose.
+func (o Order) String() string { return fmt.Sprintf("%s %d coupons", o.Verb, len(o.CouponIDs)) }
+
+// Validate reports every fault of what was asked, each beginning with the field's name.
+func (o Order) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	text := func(field, value string, least, most int) {
+		if len(value) < least || len(value) > most || !utf8.ValidString(value) {
+			bad("%s: must have %d to %d bytes of UTF-8, got %d", field, least, most, len(value))
+		}
+	}
+	least := 0
+	if o.Verb.OfOrder() {
+		least = 1
+	}
+	text("order_id", o.OrderID, least, MaxText)
+	text("user_id", o.UserID, 0, MaxText)
+	text("actor", o.Actor, 0, MaxText)
+	text("reason", o.Reason, 0, MaxReason)
+	if n := len(o.CouponIDs); n < 1 || n > MaxOrderCoupons {
+		bad("coupon_ids: must have 1 to %d members, got %d", MaxOrderCoupons, n)
+	}
+	seen := make(map[uint64]bool, len(o.CouponIDs))
+	for _, id := range o.CouponIDs {
+		if id == 0 || seen[id] {
+			bad("coupon_ids: must be distinct and above 0, got %d", id)
+		}
+		seen[id] = true
+	}
+	switch o.Verb {
+	case VerbLock, VerbRenew:
+		if o.LockFor < time.Second || o.LockFor > MaxLock {
+			bad("lock_for: must be between 1s and %s, got %s", MaxLock, o.LockFor)
+		}
+	case VerbExtend:
+		if o.EndsAt.Nanosecond() != 0 || o.EndsAt.Unix() <= 0 || o.EndsAt.After(Never) {
+			bad("expires_at: must be a whole second, got %s", o.EndsAt.Format(time.RFC3339Nano))
+		}
+	case VerbRedeem, VerbRelease, VerbRefund, VerbVoid:
+	default:
+		bad("verb: must be one of %v, got %q", Verbs(), o.Verb)
+	}
+	if !o.Verb.OfOrder() && (o.Actor == "" || o.Reason == "") {
+		bad("actor, reason: must be given, an operator's act has both")
+	}
+	return errors.Join(errs...)
+}

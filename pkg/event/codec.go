@@ -19,7 +19,12 @@ const (
 	TypeGrant    = "coupon.grant.v1"
 	TypeIssued   = "coupon.issued.v1"
 	TypeRefused  = "coupon.refused.v1"
+	TypeLocked   = "coupon.locked.v1"
 	TypeReleased = "coupon.released.v1"
+	TypeUsed     = "coupon.used.v1"
+	TypeRefunded = "coupon.refunded.v1"
+	TypeExtended = "coupon.extended.v1"
+	TypeVoided   = "coupon.voided.v1"
 	TypeExpired  = "coupon.expired.v1"
 )
 
@@ -28,7 +33,12 @@ const (
 	KeyGrant    = "coupon.grant"
 	KeyIssued   = "coupon.issued"
 	KeyRefused  = "coupon.refused"
+	KeyLocked   = "coupon.locked"
 	KeyReleased = "coupon.released"
+	KeyUsed     = "coupon.used"
+	KeyRefunded = "coupon.refunded"
+	KeyExtended = "coupon.extended"
+	KeyVoided   = "coupon.voided"
 	KeyExpired  = "coupon.expired"
 )
 
@@ -67,19 +77,35 @@ func (c *Codec) Source() string { return c.source }
 // transition. It fails for a transition that the contract has no event for:
 // nothing may change a coupon unheard.
 func (c *Codec) Transition(t coupon.Transition) (key, id string, body []byte, err error) {
+	waiting := t.From == coupon.Unused || t.From == coupon.Locked
 	switch {
 	case t.From == 0 && t.To == coupon.Unused:
 		id, body = c.issued(&t)
 		return KeyIssued, id, body, nil
+	case waiting && t.From == t.To && !t.Previous.IsZero():
+		id, body = c.extended(&t)
+		return KeyExtended, id, body, nil
+	case waiting && t.To == coupon.Locked:
+		id, body = c.locked(&t)
+		return KeyLocked, id, body, nil
 	case t.From == coupon.Locked && t.To == coupon.Unused:
 		id, body = c.released(&t)
 		return KeyReleased, id, body, nil
-	case (t.From == coupon.Unused || t.From == coupon.Locked) && t.To == coupon.Expired:
+	case waiting && t.To == coupon.Used:
+		id, body = c.used(&t)
+		return KeyUsed, id, body, nil
+	case t.From == coupon.Used && t.To == coupon.Unused:
+		id, body = c.refunded(&t)
+		return KeyRefunded, id, body, nil
+	case (waiting || t.From == coupon.Used) && t.To == coupon.Expired:
 		if coupon.IsNever(t.ExpiresAt) {
 			return "", "", nil, fmt.Errorf("event of version %d: a coupon without an end cannot expire", t.Version)
 		}
 		id, body = c.expired(&t)
 		return KeyExpired, id, body, nil
+	case waiting && t.To == coupon.Voided:
+		id, body = c.voided(&t)
+		return KeyVoided, id, body, nil
 	default:
 		return "", "", nil, fmt.Errorf("event of version %d: none is defined for %s to %s", t.Version, t.From, t.To)
 	}
@@ -93,26 +119,6 @@ func (c *Codec) issued(t *coupon.Transition) (string, []byte) {
 	w.instant("valid_from", t.ValidFrom, milliseconds)
 	w.expiresAt(t.ExpiresAt)
 	w.instant("granted_at", t.At, milliseconds)
-	return id, w.money(t.Terms).close()
-}
-
-func (c *Codec) released(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeReleased, "released")
-	w.field("from", t.From.String())
-	w.optional("order_id", t.OrderID)
-	w.expiresAt(t.ExpiresAt)
-	w.instant("released_at", t.At, milliseconds)
-	w.field("cause", string(t.Cause))
-	return id, w.money(t.Terms).close()
-}
-
-func (c *Codec) expired(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeExpired, "expired")
-	w.field("from", t.From.String())
-	w.expiresAt(t.ExpiresAt)
-	w.instant("expired_at", t.At, milliseconds)
-	w.number("lateness_ms", t.Lateness().Milliseconds())
-	w.field("cause", string(t.Cause))
 	return id, w.money(t.Terms).close()
 }
 

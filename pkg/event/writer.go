@@ -90,14 +90,17 @@ func (w *writer) instant(name string, at time.Time, layout string) {
 	w.b = appendInstant(w.b, at, layout)
 }
 
-// expiresAt writes a coupon's end: whole seconds, null for never.
-func (w *writer) expiresAt(at time.Time) {
+// expiresAt writes a coupon's end.
+func (w *writer) expiresAt(at time.Time) { w.end("expires_at", at) }
+
+// end writes whole seconds, null for never.
+func (w *writer) end(name string, at time.Time) {
 	if coupon.IsNever(at) {
-		w.name("expires_at")
+		w.name(name)
 		w.raw("null")
 		return
 	}
-	w.instant("expires_at", coupon.CeilSecond(at), seconds)
+	w.instant(name, coupon.CeilSecond(at), seconds)
 }
 
 func (w *writer) money(terms coupon.Terms) *writer {

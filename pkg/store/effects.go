@@ -22,8 +22,11 @@ const (
 //nolint:gochecknoglobals // statements are constants
 var (
 	stmtHistory = define("effects.history", `INSERT INTO coupon_history
-		(coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason, trigger_id, origin, trace)
-		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
+		(coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason, trigger_id, origin, trace,
+		lock_until, previous)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
+	stmtQuotaReturn = define("effects.quota_return", `INSERT INTO quota_return (coupon_id, template_id, user_id, to_user, created_at)
+		VALUES (?,?,?,?,UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE to_user = VALUES(to_user)`)
 	stmtOutbox = define("effects.outbox", `INSERT INTO outbox
 		(lane, part, coupon_id, msg_id, routing_key, class, deliver_at, body, trace, refused, created_at)
 		VALUES (?,?,?,?,?,?,?,?,?,0,UTC_TIMESTAMP(3))`)
@@ -66,8 +69,9 @@ func (s *Store) reachAt(ctx context.Context, q querier, now time.Time) (reach, e
 	return reach{until: until.Add(p.guard)}, nil
 }
 
-// record writes what transitions leave behind, in their own transaction: history, the event, and the trigger of
-// every coupon that is unused (or locked) now. No verb writes these by itself.
+// record writes what transitions leave behind, in their own transaction: history, the event, the trigger of every
+// coupon that is unused or locked now, and the quota that one gives back. No verb writes these by itself. Transitions
+// of one coupon follow one another in ts.
 func (s *Store) record(ctx context.Context, tx querier, now time.Time, ts []coupon.Transition) error {
 	if len(ts) == 0 {
 		return nil
@@ -91,52 +95,99 @@ func (s *Store) record(ctx context.Context, tx querier, now time.Time, ts []coup
 	if err := s.writeHistory(ctx, tx, ts); err != nil {
 		return err
 	}
+	if err := s.writeQuotaReturns(ctx, tx, ts); err != nil {
+		return err
+	}
 	return s.writeOutbox(ctx, tx, rows)
 }
 
-// triggerRows is the one place that decides which coupons get a trigger now: those that wait for their end within
-// reach. The planner brings the others in time.
-func (s *Store) triggerRows(ctx context.Context, q querier, now time.Time, ts []coupon.Transition) ([]outboxRow, error) {
-	waiting := 0
-	for i := range ts {
-		if ts[i].To == coupon.Unused && !coupon.IsNever(ts[i].ExpiresAt) {
-			waiting++
-		}
-	}
-	if waiting == 0 {
-		return nil, nil
-	}
-	r, err := s.reachAt(ctx, q, now)
-	if err != nil {
-		return nil, err
-	}
-	rows := make([]outboxRow, 0, waiting)
+// writeQuotaReturns notes what expired and voided coupons give back. The counters are hot rows that no transition may
+// wait for: the publisher folds the notes into them.
+func (s *Store) writeQuotaReturns(ctx context.Context, tx querier, ts []coupon.Transition) error {
+	var args []any
+	n := 0
 	for i := range ts {
 		t := &ts[i]
-		if t.To != coupon.Unused || coupon.IsNever(t.ExpiresAt) || !r.holds(t.DueAt) {
+		ended := t.To == coupon.Expired || t.To == coupon.Voided
+		if !ended || t.Terms.QuotaBack == "" || t.Terms.QuotaBack == coupon.QuotaBackNone {
+			continue
+		}
+		n++
+		args = append(args, t.CouponID, t.Terms.TemplateID, []byte(t.UserID), t.Terms.QuotaBack == coupon.QuotaBackTotalAndUser)
+	}
+	const columns = 4
+	for n > 0 {
+		k := min(n, insertRows)
+		if _, err := s.exec(ctx, tx, stmtQuotaReturn.rows(k), args[:k*columns]...); err != nil {
+			return err
+		}
+		n, args = n-k, args[k*columns:]
+	}
+	return nil
+}
+
+// triggerRows is the one place that decides which coupons get a trigger now: the unlock trigger of every lock, since no
+// planner walks locks, and the expire trigger of those that wait for their end within reach. The planner brings the
+// others in time. A state that the same transaction leaves again needs none.
+func (s *Store) triggerRows(ctx context.Context, q querier, now time.Time, ts []coupon.Transition) ([]outboxRow, error) {
+	var r reach
+	known := false
+	rows := make([]outboxRow, 0, len(ts))
+	for i := range ts {
+		t := &ts[i]
+		if i+1 < len(ts) && ts[i+1].CouponID == t.CouponID {
 			continue
 		}
 		trigger := coupon.Trigger{
 			Kind: coupon.KindExpire, CouponID: t.CouponID, At: t.ExpiresAt,
 			ID: coupon.TriggerID(coupon.SentByVerb, t.CouponID, t.Version), Origin: coupon.OriginLadder,
 		}
+		at := t.DueAt
+		switch {
+		case t.To == coupon.Locked && t.From == coupon.Locked && !t.Previous.IsZero():
+			continue // its end moved, its lock did not: that trigger is out
+		case t.To == coupon.Locked:
+			trigger.Kind, trigger.At, at = coupon.KindUnlock, t.LockUntil, t.LockUntil
+		case t.To != coupon.Unused || coupon.IsNever(t.ExpiresAt):
+			continue
+		default:
+			if !known {
+				var err error
+				if r, err = s.reachAt(ctx, q, now); err != nil {
+					return nil, err
+				}
+				known = true
+			}
+			if !r.holds(t.DueAt) {
+				continue
+			}
+		}
 		rows = append(rows, outboxRow{
 			lane: LaneTrigger, part: coupon.Partition(t.CouponID), couponID: t.CouponID, msgID: trigger.ID,
-			key: string(coupon.KindExpire), class: t.Terms.Precision.Class(), deliverAt: t.DueAt,
+			key: string(trigger.Kind), class: t.Terms.Precision.Class(), deliverAt: at,
 			body: s.codec.Trigger(trigger), trace: t.Trace,
 		})
 	}
 	return rows, nil
 }
 
+const historyColumns = 16
+
+func instantOrNull(at time.Time) any {
+	if at.IsZero() {
+		return nil
+	}
+	return at
+}
+
 func (s *Store) writeHistory(ctx context.Context, tx querier, ts []coupon.Transition) error {
 	for len(ts) > 0 {
 		n := min(len(ts), insertRows)
-		args := make([]any, 0, n*14)
+		args := make([]any, 0, n*historyColumns)
 		for i := range ts[:n] {
 			t := &ts[i]
 			args = append(args, t.CouponID, t.Version, uint8(t.From), uint8(t.To), string(t.Cause), t.At, t.ExpiresAt, t.DueAt,
-				[]byte(t.OrderID), t.Actor, t.Reason, t.TriggerID, string(t.Origin), t.Trace)
+				[]byte(t.OrderID), t.Actor, t.Reason, t.TriggerID, string(t.Origin), t.Trace, instantOrNull(t.LockUntil), instantOrNull(t.Previous))
 		}
 		if _, err := s.exec(ctx, tx, stmtHistory.rows(n), args...); err != nil {
 			return err
@@ -156,11 +207,7 @@ func (s *Store) writeOutbox(ctx context.Context, tx querier, rows []outboxRow) e
 			if len(r.body) > maxBody {
 				return fmt.Errorf("%w: outbox body of %s has %d bytes, at most %d", coupon.ErrIntegrity, r.key, len(r.body), maxBody)
 			}
-			var at any
-			if !r.deliverAt.IsZero() {
-				at = r.deliverAt
-			}
-			args = append(args, r.lane, r.part, r.couponID, []byte(r.msgID), r.key, string(r.class), at, r.body, r.trace)
+			args = append(args, r.lane, r.part, r.couponID, []byte(r.msgID), r.key, string(r.class), instantOrNull(r.deliverAt), r.body, r.trace)
 		}
 		if _, err := s.exec(ctx, tx, stmtOutbox.rows(n), args...); err != nil {
 			return err

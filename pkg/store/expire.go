@@ -11,7 +11,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-const settleColumns = `id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, lock_until, UTC_TIMESTAMP(3)`
+const settleColumns = `id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, lock_until, order_id, UTC_TIMESTAMP(3)`
 
 //nolint:gochecknoglobals // statements are constants
 var (
@@ -38,11 +38,10 @@ var ErrBatch = errors.New("batch too large")
 // settleRow is a locked row of a batch with what its transition will say.
 type settleRow struct {
 	coupon.Row
-	userID    string
-	batchID   string
-	template  uint64
-	revision  uint32
-	validFrom time.Time
+	userID   string
+	batchID  string
+	template uint64
+	revision uint32
 }
 
 // ExpireBatch settles up to 900 triggers in one transaction: it locks the rows that nobody else holds, lets
@@ -113,11 +112,12 @@ func (s *Store) lockRows(ctx context.Context, tx *sql.Tx, st Statement, args ...
 	err := s.query(ctx, tx, st, func(r *sql.Rows) error {
 		var row settleRow
 		var until sql.NullTime
+		var order []byte
 		if err := r.Scan(&row.ID, &row.template, &row.revision, &row.batchID, &row.userID, &row.Status, &row.Version,
-			&row.validFrom, &row.ExpiresAt, &row.DueAt, &until, &now); err != nil {
+			&row.ValidFrom, &row.ExpiresAt, &row.DueAt, &until, &order, &now); err != nil {
 			return err
 		}
-		row.LockUntil = until.Time
+		row.LockUntil, row.OrderID = until.Time, string(order)
 		rows[row.ID] = &row
 		return nil
 	}, args...)
@@ -203,17 +203,17 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, now time.Time, triggers 
 
 // move takes the decided step on the row in hand and describes it.
 func (row *settleRow) move(d coupon.Decision, t coupon.Trigger, terms coupon.Terms, now time.Time) coupon.Transition {
-	from := row.Status
+	from, until, order := row.Status, row.LockUntil, row.OrderID
 	row.Status = coupon.Expired
 	if d.Action == coupon.Unlock {
 		row.Status = coupon.Unused
 	}
 	row.Version++
-	row.LockUntil = time.Time{}
+	row.LockUntil, row.OrderID = time.Time{}, ""
 	return coupon.Transition{
 		CouponID: row.ID, Version: row.Version, From: from, To: row.Status, Cause: d.Cause, UserID: row.userID, BatchID: row.batchID,
-		Terms: terms, ValidFrom: row.validFrom, ExpiresAt: row.ExpiresAt, DueAt: row.DueAt, At: now, Actor: "lapse",
-		TriggerID: t.ID, Origin: t.Origin,
+		Terms: terms, ValidFrom: row.ValidFrom, ExpiresAt: row.ExpiresAt, DueAt: row.DueAt, At: now, Actor: "lapse",
+		OrderID: order, LockUntil: until, TriggerID: t.ID, Origin: t.Origin,
 	}
 }
 

@@ -31,7 +31,7 @@ func plant(t testing.TB, d testenv.Database, first, n int, status coupon.Status,
 				order = "'o1'"
 			}
 			rows = append(rows, fmt.Sprintf("(%d,1,1,'','u%d',%d,1,UTC_TIMESTAMP(3),%s,%s,UTC_TIMESTAMP(3),%s,%s)", id, id%7, status, ends, ends, lockUntil, order))
-			history = append(history, fmt.Sprintf("(%d,1,0,1,'grant',UTC_TIMESTAMP(3),%s,%s,'','','','','','')", id, ends, ends))
+			history = append(history, fmt.Sprintf("(%d,1,0,1,'grant',UTC_TIMESTAMP(3),%s,%s,'','','','','','',NULL,NULL)", id, ends, ends))
 		}
 		d.Exec(t, `INSERT INTO coupon (id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at, lock_until, order_id) VALUES `+strings.Join(rows, ","))
 		d.Exec(t, `INSERT INTO coupon_history VALUES `+strings.Join(history, ","))
@@ -173,7 +173,7 @@ func TestExpireBatchBadRow(t *testing.T) {
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
 	plant(t, d, 1, 20, coupon.Unused, past, "NULL")
-	d.Exec(t, `INSERT INTO coupon_history SELECT coupon_id, 2, 1, 5, 'admin', at, expires_at, due_at, '', '', '', '', '', '' FROM coupon_history WHERE coupon_id = 7`)
+	d.Exec(t, `INSERT INTO coupon_history SELECT coupon_id, 2, 1, 5, 'admin', at, expires_at, due_at, '', '', '', '', '', '', NULL, NULL FROM coupon_history WHERE coupon_id = 7`)
 	_, _, err := s.ExpireBatch(t.Context(), triggersFor(1, 20, coupon.OriginLadder), always)
 	require.ErrorIs(t, err, coupon.ErrIntegrity)
 	require.EqualValues(t, 0, d.Int(t, `SELECT COUNT(*) FROM coupon WHERE status = 4`))

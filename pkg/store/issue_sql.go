@@ -22,7 +22,7 @@ var (
 	stmtIssueKeys  = define("issue.keys", `SELECT grant_key, coupon_id, content_hash FROM grant_key WHERE issuer = ? AND grant_key IN (?)`)
 	stmtIssueFirst = define("issue.first", `SELECT coupon_id, expires_at FROM coupon_history WHERE version = 1 AND coupon_id IN (?)`)
 	stmtIssueLock  = define("issue.stock_lock", `SELECT template_id FROM template_stock WHERE template_id IN (?) ORDER BY template_id FOR UPDATE`)
-	stmtIssueStock = define("issue.stock", `SELECT t.id, t.revision, t.rule, t.value, t.currency, t.prec_class, s.quota, s.per_user, s.taken, s.stopped
+	stmtIssueStock = define("issue.stock", `SELECT t.id, t.revision, t.rule, `+termsColumns+`, s.quota, s.per_user, s.taken, s.stopped
 		FROM template_stock s JOIN coupon_template t ON t.id = s.template_id AND t.revision = s.revision
 		WHERE s.template_id IN (?)`)
 	stmtIssueReserve = define("issue.reserve", `UPDATE template_stock SET taken = taken + ?
@@ -179,15 +179,19 @@ func (s *Store) readTemplates(ctx context.Context, tx querier, is *issue, ids []
 	for part := range slices.Chunk(ids, insertRows) {
 		err := s.query(ctx, tx, stmtIssueStock.in(len(part)), func(r *sql.Rows) error {
 			st := &stock{}
-			var rule, precision string
-			if err := r.Scan(&st.ID, &st.Revision, &rule, &st.Terms.Value, &st.Terms.Currency, &precision,
-				&st.Quota, &st.PerUser, &st.Taken, &st.Stopped); err != nil {
+			var rule string
+			var terms scanTerms
+			dest := append([]any{&st.ID, &st.Revision, &rule}, terms.dest()...)
+			if err := r.Scan(append(dest, &st.Quota, &st.PerUser, &st.Taken, &st.Stopped)...); err != nil {
 				return err
 			}
 			if err := json.Unmarshal([]byte(rule), &st.Rule); err != nil {
 				return fmt.Errorf("rule of template %d: %w: %w", st.ID, coupon.ErrIntegrity, err) // others go on
 			}
-			st.Terms.TemplateID, st.Terms.Revision, st.Terms.Precision = st.ID, st.Revision, coupon.Precision(precision)
+			var err error
+			if st.Terms, err = terms.terms(st.ID, st.Revision); err != nil {
+				return err
+			}
 			is.stock[st.ID] = st
 			return nil
 		}, part...)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
@@ -16,12 +17,61 @@ var (
 	stmtStockInsert = define("template.stock_insert", `INSERT INTO template_stock (revision, quota, per_user, taken, stopped) VALUES (1,?,?,0,0)`)
 	stmtStockRevise = define("template.stock_revise", `UPDATE template_stock SET revision = ?, quota = ?, per_user = ? WHERE template_id = ? AND revision = ?`)
 	stmtTemplateAdd = define("template.insert", `INSERT INTO coupon_template
-		(id, revision, name, rule, value, currency, prec_class, created_at, actor, reason) VALUES (?,?,?,?,?,?,?,UTC_TIMESTAMP(3),?,?)`)
-	stmtTemplates = define("template.list", `SELECT t.id, t.revision, t.name, t.rule, t.value, t.currency, t.prec_class, t.created_at, t.actor, t.reason,
+		(id, revision, name, rule, value, currency, prec_class, late_pay_policy, late_pay_window, quota_back, offer, basis_points, cap, min_spend, scopes,
+		created_at, actor, reason) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,UTC_TIMESTAMP(3),?,?)`)
+	stmtTemplates = define("template.list", `SELECT t.id, t.revision, t.name, t.rule, `+termsColumns+`, t.created_at, t.actor, t.reason,
 		s.quota, s.per_user, s.taken, s.stopped FROM template_stock s JOIN coupon_template t ON t.id = s.template_id AND t.revision = s.revision
 		WHERE s.template_id >= ? ORDER BY s.template_id LIMIT ?`)
-	stmtTerms = define("template.terms", `SELECT value, currency, prec_class FROM coupon_template WHERE id = ? AND revision = ?`)
+	stmtTerms = define("template.terms", `SELECT `+termsColumns+` FROM coupon_template t WHERE id = ? AND revision = ?`)
 )
+
+// termsColumns are what scanTerms reads, of a coupon_template t.
+const termsColumns = `t.value, t.currency, t.prec_class, t.late_pay_policy, t.late_pay_window, t.quota_back,
+	t.offer, t.basis_points, t.cap, t.min_spend, t.scopes`
+
+// scanTerms reads termsColumns: its dest are where they go, and terms gives them afterwards.
+type scanTerms struct {
+	coupon.Terms
+	precision, late, back, offer, scopes string
+	window                               int64
+}
+
+func (t *scanTerms) dest() []any {
+	o := &t.Offer
+	return []any{
+		&t.Value, &t.Currency, &t.precision, &t.late, &t.window, &t.back, &t.offer, &o.BasisPoints, &o.Cap, &o.MinSpend, &t.scopes,
+	}
+}
+
+func (t *scanTerms) terms(id uint64, revision uint32) (coupon.Terms, error) {
+	terms := t.Terms
+	terms.TemplateID, terms.Revision, terms.Precision = id, revision, coupon.Precision(t.precision)
+	terms.LatePay, terms.LateWindow = coupon.LatePay(t.late), time.Duration(t.window)*time.Second
+	terms.QuotaBack, terms.Offer.Kind = coupon.QuotaBack(t.back), coupon.OfferKind(t.offer)
+	if t.scopes != noScopes {
+		if err := json.Unmarshal([]byte(t.scopes), &terms.Offer.Scopes); err != nil {
+			return terms, fmt.Errorf("scopes of template %d revision %d: %w: %w", id, revision, coupon.ErrIntegrity, err)
+		}
+	}
+	return terms, nil
+}
+
+const noScopes = "[]"
+
+// termsArgs are the values of termsColumns.
+func termsArgs(t coupon.Terms) ([]any, error) {
+	scopes := []byte(noScopes)
+	if len(t.Offer.Scopes) > 0 {
+		var err error
+		if scopes, err = json.Marshal(t.Offer.Scopes); err != nil {
+			return nil, fmt.Errorf("scopes: %w", err)
+		}
+	}
+	return []any{
+		t.Value, t.Currency, string(t.Precision), string(t.LatePay), int64(t.LateWindow / time.Second), string(t.QuotaBack),
+		string(t.Offer.Kind), t.Offer.BasisPoints, t.Offer.Cap, t.Offer.MinSpend, string(scopes),
+	}, nil
+}
 
 // CreateTemplate stores the first revision of a template and gives its id. Faults of t are reported all at once,
 // each naming its field.
@@ -61,8 +111,12 @@ func (s *Store) ReviseTemplate(ctx context.Context, t coupon.Template) (uint32, 
 }
 
 func (s *Store) insertRevision(ctx context.Context, tx *sql.Tx, id uint64, revision uint32, t coupon.Template) error {
-	_, err := s.exec(ctx, tx, stmtTemplateAdd, id, revision, t.Name, t.Rule.String(), t.Terms.Value, t.Terms.Currency,
-		string(t.Terms.Precision), t.Actor, t.Reason)
+	terms, err := termsArgs(t.Terms.Defaults())
+	if err != nil {
+		return err
+	}
+	args := append([]any{id, revision, t.Name, t.Rule.String()}, terms...)
+	_, err = s.exec(ctx, tx, stmtTemplateAdd, append(args, t.Actor, t.Reason)...)
 	return err
 }
 
@@ -87,15 +141,20 @@ func (s *Store) templates(ctx context.Context, q querier, from uint64, limit int
 	var ts []coupon.Template
 	err := s.query(ctx, q, stmtTemplates, func(r *sql.Rows) error {
 		var t coupon.Template
-		var rule, precision string
-		if err := r.Scan(&t.ID, &t.Revision, &t.Name, &rule, &t.Terms.Value, &t.Terms.Currency, &precision, &t.CreatedAt,
-			&t.Actor, &t.Reason, &t.Quota, &t.PerUser, &t.Taken, &t.Stopped); err != nil {
+		var rule string
+		var terms scanTerms
+		dest := append([]any{&t.ID, &t.Revision, &t.Name, &rule}, terms.dest()...)
+		dest = append(dest, &t.CreatedAt, &t.Actor, &t.Reason, &t.Quota, &t.PerUser, &t.Taken, &t.Stopped)
+		if err := r.Scan(dest...); err != nil {
 			return err
 		}
 		if err := json.Unmarshal([]byte(rule), &t.Rule); err != nil {
 			return fmt.Errorf("rule of template %d: %w", t.ID, err)
 		}
-		t.Terms.TemplateID, t.Terms.Revision, t.Terms.Precision = t.ID, t.Revision, coupon.Precision(precision)
+		var err error
+		if t.Terms, err = terms.terms(t.ID, t.Revision); err != nil {
+			return err
+		}
 		ts = append(ts, t)
 		return nil
 	}, from, limit)
@@ -124,15 +183,17 @@ func (s *Store) termsOf(ctx context.Context, q querier, id uint64, revision uint
 	if ok {
 		return t, nil
 	}
-	t = coupon.Terms{TemplateID: id, Revision: revision}
-	var precision string
-	if err := s.queryRow(ctx, q, stmtTerms, []any{&t.Value, &t.Currency, &precision}, id, revision); err != nil {
+	var row scanTerms
+	if err := s.queryRow(ctx, q, stmtTerms, row.dest(), id, revision); err != nil {
 		if errors.Is(err, coupon.ErrNotFound) {
 			return t, fmt.Errorf("template %d revision %d: %w", id, revision, coupon.ErrIntegrity)
 		}
 		return t, err
 	}
-	t.Precision = coupon.Precision(precision)
+	t, err := row.terms(id, revision)
+	if err != nil {
+		return t, err
+	}
 	s.terms.mu.Lock()
 	defer s.terms.mu.Unlock()
 	if s.terms.m == nil || len(s.terms.m) >= termsCached {

@@ -157,6 +157,20 @@ func TestTemplates(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(c.ok("template", "list", "--json")), &all))
 	require.Len(t, all, 5)
 	require.Contains(t, c.ok("template", "list", "--from=5"), "5   1         国庆  500 CNY (minor units)  never")
+	require.Equal(t, termsJSON{Offer: "amount", Scopes: []string{}, LatePay: "honour_lock", LateWindow: "30m0s", QuotaBack: "none"}, one.Terms)
+	c.ok("template", "revise", "1", "--revision=2", "--offer=percent", "--basis-points=1250", "--cap=5000", "--min-spend=10000",
+		"--scope=shoes", "--scope=hats, and caps", "--late-pay=strict", "--late-window=0s", "--quota-back=total", "--reason=percent")
+	require.NoError(t, json.Unmarshal([]byte(c.ok("template", "show", "1", "--json")), &one))
+	require.Equal(t, termsJSON{
+		Offer: "percent", BasisPoints: 1250, Cap: 5000, MinSpend: 10000, Scopes: []string{"shoes", "hats, and caps"},
+		LatePay: "strict", LateWindow: "0s", QuotaBack: "total",
+	}, one.Terms)
+	require.Contains(t, c.ok("template", "show", "1"), "12.50 % off, at most 5000 CNY (minor units), from 10000 CNY (minor units), for shoes, hats, and caps")
+	r = c.run("template", "revise", "1", "--revision=3", "--offer=amount", "--late-pay=never", "--late-window=1ms", "--quota-back=all", "--reason=r")
+	require.Equal(t, exitError, r.code)
+	for _, field := range []string{"basis_points, cap:", "late_pay_policy:", "late_pay_window:", "quota_back:"} {
+		require.Contains(t, r.stderr, field)
+	}
 	r = c.run("template", "show", "77")
 	require.Equal(t, exitMiss, r.code)
 	require.Contains(t, r.stderr, "there is no template 77")

@@ -77,15 +77,16 @@ func (f *byFlags) check(s *system) error {
 }
 
 type templateCreate struct {
-	Name      string    `required:"" help:"What people call it."`
-	Value     int64     `required:"" help:"What a coupon is worth, in minor units: 500 is 5.00."`
-	Currency  string    `required:"" placeholder:"CNY" help:"ISO 4217."`
-	Rule      ruleFlags `embed:""`
-	Precision string    `default:"exact" help:"How exactly the end is to be kept: exact, standard or relaxed."`
-	Quota     int64     `help:"How many coupons it issues at most; 0: any number."`
-	PerUser   int64     `help:"How many one user gets at most; 0: any number."`
-	By        byFlags   `embed:""`
-	JSON      bool      `name:"json" help:"Print JSON."`
+	Name      string     `required:"" help:"What people call it."`
+	Value     int64      `required:"" help:"What a coupon is worth, in minor units: 500 is 5.00."`
+	Currency  string     `required:"" placeholder:"CNY" help:"ISO 4217."`
+	Rule      ruleFlags  `embed:""`
+	Precision string     `default:"exact" help:"How exactly the end is to be kept: exact, standard or relaxed."`
+	Quota     int64      `help:"How many coupons it issues at most; 0: any number."`
+	PerUser   int64      `help:"How many one user gets at most; 0: any number."`
+	Terms     termsFlags `embed:""`
+	By        byFlags    `embed:""`
+	JSON      bool       `name:"json" help:"Print JSON."`
 }
 
 // Run creates the template and prints its id.
@@ -101,6 +102,7 @@ func (c *templateCreate) Run(ctx context.Context, s *system) error {
 		Name: c.Name, Rule: rule, Quota: c.Quota, PerUser: c.PerUser, Actor: c.By.Actor, Reason: c.By.Reason,
 		Terms: coupon.Terms{Value: c.Value, Currency: c.Currency, Precision: coupon.Precision(c.Precision)},
 	}
+	c.Terms.apply(&t.Terms)
 	if err := t.Validate(); err != nil {
 		return err //nolint:wrapcheck // names every field
 	}
@@ -114,17 +116,18 @@ func (c *templateCreate) Run(ctx context.Context, s *system) error {
 }
 
 type templateRevise struct {
-	ID        string    `arg:"" help:"The template's id."`
-	Revision  uint32    `required:"" placeholder:"N" help:"The revision that this one replaces, so that nobody's change is lost."`
-	Name      *string   `help:"What people call it."`
-	Value     *int64    `help:"What a coupon is worth, in minor units."`
-	Currency  *string   `placeholder:"CNY" help:"ISO 4217."`
-	Rule      ruleFlags `embed:""`
-	Precision *string   `help:"exact, standard or relaxed."`
-	Quota     *int64    `help:"How many coupons it issues at most, those issued included; 0: any number."`
-	PerUser   *int64    `help:"How many one user gets at most; 0: any number."`
-	By        byFlags   `embed:""`
-	JSON      bool      `name:"json" help:"Print JSON."`
+	ID        string     `arg:"" help:"The template's id."`
+	Revision  uint32     `required:"" placeholder:"N" help:"The revision that this one replaces, so that nobody's change is lost."`
+	Name      *string    `help:"What people call it."`
+	Value     *int64     `help:"What a coupon is worth, in minor units."`
+	Currency  *string    `placeholder:"CNY" help:"ISO 4217."`
+	Rule      ruleFlags  `embed:""`
+	Precision *string    `help:"exact, standard or relaxed."`
+	Quota     *int64     `help:"How many coupons it issues at most, those issued included; 0: any number."`
+	PerUser   *int64     `help:"How many one user gets at most; 0: any number."`
+	Terms     termsFlags `embed:""`
+	By        byFlags    `embed:""`
+	JSON      bool       `name:"json" help:"Print JSON."`
 }
 
 // Help tells of what is left out.
@@ -153,6 +156,7 @@ func (c *templateRevise) Run(ctx context.Context, s *system) error {
 		set(&t.Terms.Currency, c.Currency)
 		set(&t.Quota, c.Quota)
 		set(&t.PerUser, c.PerUser)
+		c.Terms.apply(&t.Terms)
 		if c.Precision != nil {
 			t.Terms.Precision = coupon.Precision(*c.Precision)
 		}
@@ -257,7 +261,10 @@ func (c *templateShow) Run(ctx context.Context, s *system) error {
 			{"template", fmt.Sprintf("%s, revision %d", x.ID, x.Revision)},
 			{"name", x.Name},
 			{"value", money(x.Value, x.Currency)},
+			{"offer", offerText(t.Terms)},
 			{"ends", ruleText(t.Rule)},
+			{"late payment", fmt.Sprintf("%s, a lock reaches at most %s past the end", t.Terms.LatePay, t.Terms.LateWindow)},
+			{"quota back", string(t.Terms.QuotaBack)},
 			{"precision", x.Precision},
 			{"issued", fmt.Sprintf("%d of %s; per user %s", x.Issued, limit(x.Quota), limit(x.PerUser))},
 			{"state", x.State},
@@ -275,6 +282,7 @@ type templateJSON struct {
 	Currency  string      `json:"currency"`
 	Rule      coupon.Rule `json:"rule"`
 	Precision string      `json:"precision"`
+	Terms     termsJSON   `json:"terms"`
 	Quota     int64       `json:"quota"`    // 0: unlimited
 	PerUser   int64       `json:"per_user"` // 0: unlimited
 	Issued    int64       `json:"issued"`
@@ -291,7 +299,7 @@ func templateOf(t coupon.Template) templateJSON {
 	}
 	return templateJSON{
 		ID: strconv.FormatUint(t.ID, 10), Revision: t.Revision, Name: t.Name, Value: t.Terms.Value, Currency: t.Terms.Currency,
-		Rule: t.Rule, Precision: string(t.Terms.Precision), Quota: t.Quota, PerUser: t.PerUser, Issued: t.Taken, State: state,
+		Rule: t.Rule, Precision: string(t.Terms.Precision), Terms: termsOf(t.Terms), Quota: t.Quota, PerUser: t.PerUser, Issued: t.Taken, State: state,
 		CreatedAt: instant(t.CreatedAt), Actor: t.Actor, Reason: t.Reason,
 	}
 }

@@ -60,13 +60,14 @@ type Config struct {
 	// GroupSize is x-quorum-initial-group-size of every queue. Default 3
 	// (a smaller cluster takes as many members as it has nodes).
 	GroupSize int `koanf:"group_size"`
-	// Orders, Users and Ledger declare the intake of order events, of user
-	// events, and of the ledger (exchange and queue; the ledger listens to the
-	// event exchange). Default off: a queue that nobody consumes would fill
+	// Orders and Users declare the intake of order events and of user events
+	// (exchange and queue). Default off: a queue that nobody consumes would fill
 	// without end, and an exchange without a queue would swallow what is sent
 	// to it, whereas publishing to a missing one fails loudly.
 	Orders bool `koanf:"orders"`
 	Users  bool `koanf:"users"`
+	// Ledger declares the queue that statistics are kept from; it listens to
+	// the event exchange. Default on; off, statistics stand still.
 	Ledger bool `koanf:"ledger"`
 }
 
@@ -84,6 +85,7 @@ func DefaultConfig() Config {
 		},
 		Shards:    1,
 		GroupSize: 3,
+		Ledger:    true,
 	}
 }
 

@@ -252,6 +252,7 @@ func TestPlanArguments(t *testing.T) {
 	require.Equal(t, "lapse.issuance", broker.route(t, l.Issuance(), "whatever.they.use").Name)
 	require.Equal(t, "lapse.parked", broker.queues[l.Parked()].Name)
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.events", Destination: "lapse.notice", Key: "coupon.expired"})
+	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.events", Destination: "lapse.ledger", Key: "coupon.#"})
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.park", Destination: "lapse.parked"})
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.unroutable", Destination: "lapse.unroutable"})
 }
@@ -259,7 +260,7 @@ func TestPlanArguments(t *testing.T) {
 func TestNothingNobodyConsumes(t *testing.T) {
 	l := build(t, nil)
 	for _, queue := range l.Plan().Queues {
-		require.NotContains(t, []string{l.Orders(), l.Users(), l.Ledger()}, queue.Name)
+		require.NotContains(t, []string{l.Orders(), l.Users()}, queue.Name)
 	}
 }
 

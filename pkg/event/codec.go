@@ -26,6 +26,8 @@ const (
 	TypeExtended = "coupon.extended.v1"
 	TypeVoided   = "coupon.voided.v1"
 	TypeExpired  = "coupon.expired.v1"
+
+	TypeRedeemRefused = "coupon.redeem_refused.v1"
 )
 
 // The routing keys of events: the type without its version.
@@ -40,6 +42,8 @@ const (
 	KeyExtended = "coupon.extended"
 	KeyVoided   = "coupon.voided"
 	KeyExpired  = "coupon.expired"
+
+	KeyRedeemRefused = "coupon.redeem_refused"
 )
 
 const maxDetail = 512 // bytes of a refusal's detail

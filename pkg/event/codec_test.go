@@ -3,6 +3,7 @@ package event_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -32,9 +33,53 @@ func TestGoldenEvents(t *testing.T) {
 			t.From, t.Version, t.Cause, t.BatchID, t.Trace = coupon.Locked, 5, coupon.CauseLock, "", ""
 			t.UserID = `名"字\<&>` + "\u2028"
 		}), "coupon.expired", "4711:5:expired", event.TypeExpired},
+		"expired-from-used": {transition(func(t *coupon.Transition) {
+			toExpired(t)
+			t.From, t.Version, t.Cause, t.OrderID = coupon.Used, 4, coupon.CauseRefund, "order-9"
+			t.At = ends.Add(3 * time.Hour)
+		}), "coupon.expired", "4711:4:expired", event.TypeExpired},
+		"expired-late-lock": {transition(func(t *coupon.Transition) {
+			toExpired(t)
+			t.From, t.Version, t.Cause, t.OrderID, t.LockUntil = coupon.Locked, 3, coupon.CauseLock, "order-9", ends.Add(time.Minute)
+			t.At = ends.Add(time.Minute + 21*time.Millisecond)
+		}), "coupon.expired", "4711:3:expired", event.TypeExpired},
+		"locked": {transition(func(t *coupon.Transition) {
+			t.Version, t.From, t.To = 2, coupon.Unused, coupon.Locked
+			byOrder(t)
+		}), "coupon.locked", "4711:2:locked", event.TypeLocked},
+		"locked-renewed": {transition(func(t *coupon.Transition) {
+			t.Version, t.From, t.To = 3, coupon.Locked, coupon.Locked
+			byOrder(t)
+			t.ExpiresAt, t.DueAt = coupon.Never, coupon.Never
+		}), "coupon.locked", "4711:3:locked", event.TypeLocked},
 		"released": {transition(func(t *coupon.Transition) {
 			t.Version, t.From, t.Cause, t.OrderID = 3, coupon.Locked, coupon.CauseLock, "order-9"
 		}), "coupon.released", "4711:3:released", event.TypeReleased},
+		"released-by-order": {transition(func(t *coupon.Transition) {
+			t.Version, t.From = 3, coupon.Locked
+			byOrder(t)
+			t.Reason = "cancelled: \"too slow\""
+		}), "coupon.released", "4711:3:released", event.TypeReleased},
+		"used": {transition(func(t *coupon.Transition) {
+			t.Version, t.From, t.To = 3, coupon.Locked, coupon.Used
+			byOrder(t)
+		}), "coupon.used", "4711:3:used", event.TypeUsed},
+		"refunded": {transition(func(t *coupon.Transition) {
+			t.Version, t.From = 4, coupon.Used
+			byOrder(t)
+			t.Cause, t.LockUntil = coupon.CauseRefund, time.Time{}
+		}), "coupon.refunded", "4711:4:refunded", event.TypeRefunded},
+		"extended": {transition(func(t *coupon.Transition) {
+			t.Version, t.From, t.Cause, t.Reason = 2, coupon.Unused, coupon.CauseAdmin, "sorry for the outage"
+			t.ExpiresAt, t.Previous = coupon.Never, ends
+		}), "coupon.extended", "4711:2:extended", event.TypeExtended},
+		"extended-under-lock": {transition(func(t *coupon.Transition) {
+			t.Version, t.From, t.To, t.Cause, t.Reason = 3, coupon.Locked, coupon.Locked, coupon.CauseAdmin, "goodwill"
+			t.OrderID, t.LockUntil, t.Previous = "order-9", granted.Add(time.Hour), coupon.Never
+		}), "coupon.extended", "4711:3:extended", event.TypeExtended},
+		"voided": {transition(func(t *coupon.Transition) {
+			t.Version, t.From, t.To, t.Cause, t.Reason = 2, coupon.Unused, coupon.Voided, coupon.CauseAdmin, "fraud"
+		}), "coupon.voided", "4711:2:voided", event.TypeVoided},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key, id, body, err := c.Transition(tt.t)
@@ -43,6 +88,7 @@ func TestGoldenEvents(t *testing.T) {
 			require.Equal(t, tt.id, id)
 			golden(t, name, body)
 			checkEvent(t, body, tt.contract, id, tt.t.UserID, tt.t.Trace)
+			checkLife(t, tt.t, body)
 		})
 	}
 }
@@ -129,17 +175,30 @@ func TestSDKRoundTrip(t *testing.T) {
 
 func TestNoEventNoTransition(t *testing.T) {
 	c := codec(t)
-	for want, tr := range map[string]coupon.Transition{
-		"none is defined for unused to locked": transition(func(t *coupon.Transition) { t.From, t.To = coupon.Unused, coupon.Locked }),
-		"none is defined for used to expired":  transition(func(t *coupon.Transition) { t.From, t.To = coupon.Used, coupon.Expired }),
-		"without an end cannot expire": transition(func(t *coupon.Transition) {
-			toExpired(t)
-			t.ExpiresAt = coupon.Never
-		}),
-	} {
-		_, _, _, err := c.Transition(tr)
-		require.ErrorContains(t, err, want)
+	told := map[[2]coupon.Status]bool{}
+	all := []coupon.Status{0, coupon.Unused, coupon.Locked, coupon.Used, coupon.Expired, coupon.Voided}
+	for _, from := range all {
+		for _, to := range all {
+			tr := transition(func(t *coupon.Transition) { t.From, t.To, t.OrderID = from, to, "order-9" })
+			if _, _, _, err := c.Transition(tr); err == nil {
+				told[[2]coupon.Status{from, to}] = true
+			} else {
+				require.ErrorContains(t, err, fmt.Sprintf("none is defined for %s to %s", from, to))
+			}
+		}
 	}
+	const u, l, s, e, v = coupon.Unused, coupon.Locked, coupon.Used, coupon.Expired, coupon.Voided
+	require.Equal(t, map[[2]coupon.Status]bool{
+		{0, u}: true, {u, l}: true, {l, l}: true, {l, u}: true, {l, s}: true, {u, s}: true, {s, u}: true,
+		{u, e}: true, {l, e}: true, {s, e}: true, {u, v}: true, {l, v}: true,
+	}, told, "the transitions of requirement R2; reinstate is to come")
+	_, _, _, err := c.Transition(transition(func(t *coupon.Transition) {
+		toExpired(t)
+		t.ExpiresAt = coupon.Never
+	}))
+	require.ErrorContains(t, err, "without an end cannot expire")
+	_, _, _, err = c.Transition(transition(func(t *coupon.Transition) { t.From = coupon.Unused })) // no end was moved
+	require.ErrorContains(t, err, "none is defined for unused to unused")
 }
 
 func TestInstallation(t *testing.T) {
@@ -198,7 +257,8 @@ func TestExpiredRoundTrip(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, event.Expired{
 			EventID: id, Source: "/lapse/test", Trace: tr.Trace, CouponID: tr.CouponID, UserID: tr.UserID,
-			TemplateID: tr.Terms.TemplateID, BatchID: tr.BatchID, From: tr.From, ExpiresAt: tr.ExpiresAt, ExpiredAt: tr.At,
+			TemplateID: tr.Terms.TemplateID, BatchID: tr.BatchID, From: tr.From, OrderID: tr.OrderID,
+			ExpiresAt: tr.ExpiresAt, ExpiredAt: tr.At,
 			Lateness: tr.Lateness(), Cause: tr.Cause, Version: tr.Version, Value: tr.Terms.Value, Currency: tr.Terms.Currency,
 		}, got)
 	})
@@ -215,7 +275,8 @@ func anyExpiry(t *rapid.T) coupon.Transition {
 	return coupon.Transition{
 		CouponID: rapid.Uint64Min(1).Draw(t, "coupon"),
 		Version:  rapid.Uint32Min(1).Draw(t, "version"),
-		From:     rapid.SampledFrom([]coupon.Status{coupon.Unused, coupon.Locked}).Draw(t, "from"),
+		OrderID:  keys(0).Draw(t, "order"),
+		From:     rapid.SampledFrom([]coupon.Status{coupon.Unused, coupon.Locked, coupon.Used}).Draw(t, "from"),
 		To:       coupon.Expired,
 		Cause:    rapid.SampledFrom([]coupon.Cause{coupon.CauseLadder, coupon.CauseSweep, coupon.CauseLazy, coupon.CauseLock}).Draw(t, "cause"),
 		UserID:   keys(1).Draw(t, "user"),

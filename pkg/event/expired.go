@@ -19,13 +19,16 @@ type Expired struct {
 	TemplateID uint64
 	BatchID    string // empty if none
 	From       coupon.Status
+	OrderID    string // of the lock that ended with it or the redemption that was refunded; empty if none
 	ExpiresAt  time.Time
 	ExpiredAt  time.Time
-	Lateness   time.Duration // from the due instant, spread included; below zero if a reader came before it
-	Cause      coupon.Cause
-	Version    uint32
-	Value      int64 // minor units
-	Currency   string
+	// Lateness is from the later of the due instant, spread included, and the lock's end; below zero if a reader came
+	// before that. Zero if a release or a refund past the end expired it: it was not owed before.
+	Lateness time.Duration
+	Cause    coupon.Cause
+	Version  uint32
+	Value    int64 // minor units
+	Currency string
 }
 
 // DecodeExpired reads a coupon.expired event. Unknown fields are ignored.
@@ -53,26 +56,16 @@ func decodeExpired(body []byte) (Expired, error) {
 		UserID:     o.text("user_id", true, MaxID),
 		TemplateID: o.id("template_id", false),
 		BatchID:    o.text("batch_id", false, MaxID),
+		OrderID:    o.text("order_id", false, MaxID),
 		Cause:      coupon.Cause(o.text("cause", true, MaxID)),
 		Version:    uint32(o.integer("version", 1, math.MaxUint32)),
 		Lateness:   time.Duration(o.integer("lateness_ms", -maxLateness, maxLateness)) * time.Millisecond,
 		Value:      o.integer("value", 0, math.MaxInt64),
 		Currency:   o.text("currency", true, 3),
 	}
-	var ok bool
-	if e.ExpiresAt, ok = o.instant("expires_at", true); ok {
-		o.within("expires_at", e.ExpiresAt)
-	}
+	e.ExpiresAt = o.end("expires_at", false)
 	e.ExpiredAt, _ = o.instant("expired_at", true)
-	switch from := o.text("from", true, MaxID); from {
-	case coupon.Unused.String():
-		e.From = coupon.Unused
-	case coupon.Locked.String():
-		e.From = coupon.Locked
-	case "": // said so already
-	default:
-		o.fail("from", "must be unused or locked")
-	}
+	e.From = o.status("from", []coupon.Status{coupon.Unused, coupon.Locked, coupon.Used})
 	if err := o.err(); err != nil {
 		return Expired{}, err
 	}

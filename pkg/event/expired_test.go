@@ -24,7 +24,7 @@ func TestDecodeExpiredErrors(t *testing.T) {
 		{swap(`"version":2`, `"version":0`), "data.version: must be an integer between 1 and 4294967295, got 0", event.ErrMalformed},
 		{swap(`"version":2`, `"version":"2"`), "data.version: must be an integer", event.ErrMalformed},
 		{swap(`"lateness_ms":187`, `"lateness_ms":1.5`), "data.lateness_ms: must be an integer", event.ErrMalformed},
-		{swap(`"from":"unused"`, `"from":"used"`), `data.from: must be unused or locked, got "used"`, event.ErrMalformed},
+		{swap(`"from":"unused"`, `"from":"voided"`), `data.from: must be unused, locked or used, got "voided"`, event.ErrMalformed},
 		{swap(`"expires_at":"2026-11-01T00:00:00Z"`, `"expires_at":null`), "data.expires_at: is required, got null", event.ErrMalformed},
 		{swap(`"value":1500`, `"value":-1`), "data.value: must be an integer", event.ErrMalformed},
 		{swap(`"currency":"CNY"`, `"currency":"yuan"`), "data.currency: must have at most 3 bytes", event.ErrTooLarge},

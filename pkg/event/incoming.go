@@ -1,19 +1,21 @@
 package event
 
 import (
+	"slices"
 	"strings"
 )
 
 // incoming is the envelope of an event that was received.
 type incoming struct {
+	typ    string
 	id     string
 	source string
 	trace  string
 	data   *object
 }
 
-// open reads the envelope of a CloudEvent that must have the given type.
-func open(o *object, want string) (incoming, error) {
+// open reads the envelope of a CloudEvent that must have one of the given types.
+func open(o *object, want ...string) (incoming, error) {
 	if version := o.text("specversion", true, MaxID); version != "1.0" && len(o.errs) == 0 {
 		o.failAs(ErrUnknownVersion, "specversion", "must be 1.0")
 	}
@@ -21,16 +23,12 @@ func open(o *object, want string) (incoming, error) {
 		return incoming{}, err
 	}
 	typ := o.text("type", true, MaxID)
-	if typ != want && len(o.errs) == 0 {
-		name, _ := splitVersion(want)
-		if got, versioned := splitVersion(typ); got == name && versioned {
-			o.failAs(ErrUnknownVersion, "type", "must be "+want)
-		} else {
-			o.failAs(ErrUnknownType, "type", "must be "+want)
-		}
+	if len(o.errs) == 0 && !slices.Contains(want, typ) {
+		o.failAs(unknown(typ, want), "type", "must be "+strings.Join(want, ", "))
 		return incoming{}, o.err()
 	}
 	in := incoming{
+		typ:    typ,
 		id:     o.text("id", true, maxEventID),
 		source: o.text("source", true, MaxID*2),
 	}
@@ -67,6 +65,18 @@ const (
 	// maxEventID is the longest id of ours: that of a refusal.
 	maxEventID = 64 + 1 + maxIncomingID + len(":refused")
 )
+
+// unknown tells another version of a wanted type from another type.
+func unknown(typ string, want []string) error {
+	if got, versioned := splitVersion(typ); versioned {
+		for _, w := range want {
+			if name, _ := splitVersion(w); name == got {
+				return ErrUnknownVersion
+			}
+		}
+	}
+	return ErrUnknownType
+}
 
 // splitVersion takes ".v<digits>" off a type.
 func splitVersion(typ string) (name string, ok bool) {

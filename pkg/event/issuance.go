@@ -1,10 +1,7 @@
 package event
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -43,38 +40,11 @@ func DecodeIssuance(body []byte, contentType, messageID string) (Issuance, error
 }
 
 func decodeIssuance(body []byte, contentType, messageID string) (Issuance, error) {
-	o, err := document(body, MaxBody)
+	in, o, err := receive(body, contentType, messageID, TypeGrant)
 	if err != nil {
 		return Issuance{}, err
 	}
-	media := mediaType(contentType)
-	if strings.HasPrefix(media, "application/cloudevents") && media != ContentType {
-		return Issuance{}, &FieldError{Field: "content type", Value: media, Reason: "must be " + ContentType + " or application/json", Kind: ErrMalformed}
-	}
-	var out Issuance
-	if _, cloud := o.fields["specversion"]; cloud || media == ContentType {
-		in, err := open(o, TypeGrant)
-		if err != nil {
-			return Issuance{}, err
-		}
-		if len(in.id) > maxIncomingID {
-			o.failAs(ErrTooLarge, "id", fmt.Sprintf("must have at most %d bytes, has %d", maxIncomingID, len(in.id)))
-			return Issuance{}, o.err()
-		}
-		out.EventID, out.Trace, o = in.id, in.trace, in.data
-	} else if messageID != "" {
-		if len(messageID) > maxIncomingID || !printable(messageID) {
-			return Issuance{}, &FieldError{
-				Field: "message id", Value: shorten([]byte(fmt.Sprintf("%q", messageID))), Kind: ErrMalformed,
-				Reason: fmt.Sprintf("must have at most %d bytes without control characters", maxIncomingID),
-			}
-		}
-		out.EventID = messageID
-	} else {
-		sum := sha256.Sum256(body)
-		out.EventID = hex.EncodeToString(sum[:16])
-	}
-
+	out := Issuance{EventID: in.id, Trace: in.trace}
 	raw, batch := o.fields["grants"]
 	if !batch {
 		out.add(0, o)

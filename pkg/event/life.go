@@ -1,6 +1,9 @@
 package event
 
 import (
+	"fmt"
+	"strconv"
+
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
@@ -77,4 +80,29 @@ func (w *writer) acted(t *coupon.Transition) []byte {
 	w.field("cause", string(t.Cause))
 	w.optional("reason", t.Reason)
 	return w.money(t.Terms).close()
+}
+
+// RedeemRefused gives routing key, id and body of the event of a paid order whose coupon cannot be redeemed. The id is
+// that of coupon and order, so that the same payment told again is refused by the same event.
+func (c *Codec) RedeemRefused(r coupon.RedeemRefused) (key, id string, body []byte, err error) {
+	if r.Code == "" {
+		return "", "", nil, fmt.Errorf("event of coupon %d: its redemption was not refused", r.CouponID)
+	}
+	couponID := strconv.FormatUint(r.CouponID, 10)
+	id = couponID + ":" + r.OrderID + ":redeem_refused"
+	w := c.begin(envelope{typ: TypeRedeemRefused, id: id, subject: "coupon/" + couponID, at: r.At, user: r.UserID, trace: r.Trace})
+	w.field("coupon_id", couponID)
+	w.field("order_id", r.OrderID)
+	w.optional("user_id", r.UserID)
+	w.field("code", string(r.Code))
+	if r.TemplateID == 0 {
+		w.raw(`,"template_id":null,"state":null,"value":null,"currency":null`)
+	} else {
+		w.field("template_id", strconv.FormatUint(r.TemplateID, 10))
+		w.field("state", r.State.String())
+		w.number("value", r.Value)
+		w.field("currency", r.Currency)
+	}
+	w.instant("refused_at", r.At, milliseconds)
+	return KeyRedeemRefused, id, w.close(), nil
 }

@@ -97,6 +97,12 @@ func toExpired(t *coupon.Transition) {
 	t.GrantKey, t.Issuer = "", ""
 }
 
+// byOrder makes a transition an order's, with its lock.
+func byOrder(t *coupon.Transition) {
+	t.Cause, t.OrderID, t.LockUntil = coupon.CauseOrder, "order-9", granted.Add(30*time.Minute)
+	t.GrantKey, t.Issuer = "", ""
+}
+
 // data is the data of an event, for a look inside.
 func data(t require.TestingT, body []byte) map[string]any {
 	var e struct{ Data map[string]any }

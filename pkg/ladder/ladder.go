@@ -60,12 +60,15 @@ type Config struct {
 	// GroupSize is x-quorum-initial-group-size of every queue. Default 3
 	// (a smaller cluster takes as many members as it has nodes).
 	GroupSize int `koanf:"group_size"`
-	// Orders and Users declare the intake of order events and of user events
-	// (exchange and queue). Default off: a queue that nobody consumes would fill
-	// without end, and an exchange without a queue would swallow what is sent
-	// to it, whereas publishing to a missing one fails loudly.
+	// Orders declares the intake of order events (exchange and queue), and
+	// their way back to it when they were set aside for a while. Default on;
+	// off, order events are refused by the broker.
 	Orders bool `koanf:"orders"`
-	Users  bool `koanf:"users"`
+	// Users declares the intake of user events. Default off: a queue that
+	// nobody consumes would fill without end, and an exchange without a queue
+	// would swallow what is sent to it, whereas publishing to a missing one
+	// fails loudly.
+	Users bool `koanf:"users"`
 	// Ledger declares the queue that statistics are kept from; it listens to
 	// the event exchange. Default on; off, statistics stand still.
 	Ledger bool `koanf:"ledger"`
@@ -85,6 +88,7 @@ func DefaultConfig() Config {
 		},
 		Shards:    1,
 		GroupSize: 3,
+		Orders:    true,
 		Ledger:    true,
 	}
 }

@@ -155,6 +155,10 @@ func (l *Ladder) planIntake(p *Plan) {
 	intake(l.Issuance())
 	if l.orders {
 		intake(l.Orders())
+		// What was set aside for a while comes back by the ladder.
+		p.Bindings = append(p.Bindings, Binding{
+			Source: l.Due(), Destination: l.Orders(), Key: strings.Repeat("*.", digitWords) + string(Order) + ".*.*",
+		})
 	}
 	if l.users {
 		intake(l.Users())

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Kind is what a trigger is for.
+// Kind is what a delayed message is for.
 type Kind string
 
-// The kinds of trigger.
+// The kinds of trigger, and what else waits on the ladder.
 const (
 	Expire Kind = "expire"
 	Unlock Kind = "unlock"
+	Order  Kind = "order" // an order event that was set aside; it comes back to its own queue
 )
 
 // Class separates triggers that must be on the second from those that may
@@ -158,7 +159,7 @@ func ParseKey(s string) (Key, error) {
 		k.Digits[i] = digit
 	}
 	switch kind := Kind(words[digitWords]); kind {
-	case Expire, Unlock:
+	case Expire, Unlock, Order:
 		k.Kind = kind
 	default:
 		return Key{}, fmt.Errorf("routing key %q: unknown kind %q", s, kind)

@@ -187,6 +187,7 @@ func anyConfig(t *rapid.T) ladder.Config {
 		Prefix:    rapid.StringMatching(`[a-z][a-z0-9-]{0,30}`).Draw(t, "prefix"),
 		Shards:    rapid.IntRange(1, 16).Draw(t, "shards"),
 		GroupSize: rapid.IntRange(1, 9).Draw(t, "group"),
+		Orders:    true,
 	}
 	unit := time.Duration(rapid.Int64Range(1, 2000).Draw(t, "base")) * time.Millisecond
 	for _, name := range []string{"s", "m", "h", "d", "mo"}[:rapid.IntRange(1, 5).Draw(t, "levels")] {

@@ -7,8 +7,9 @@ import (
 )
 
 type metrics struct {
-	statements *prometheus.HistogramVec
-	retries    prometheus.Counter
+	statements   *prometheus.HistogramVec
+	retries      prometheus.Counter
+	quotaFloored prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -20,11 +21,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lapse_transaction_retries_total", Help: "Transactions run again after a deadlock or a lock wait.",
 		}),
+		quotaFloored: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lapse_quota_floored_total", Help: "Coupons whose quota could not come back, since the counter was at zero.",
+		}),
 	}
 	for _, st := range registry {
 		m.statements.WithLabelValues(st.Name)
 	}
-	reg.MustRegister(m.statements, m.retries)
+	reg.MustRegister(m.statements, m.retries, m.quotaFloored)
 	return m
 }
 

@@ -138,6 +138,7 @@ CREATE TABLE coupon_history_archive (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- +goose Down
+DELETE FROM setting WHERE name = 'ledger.seed';
 DROP TABLE coupon_history_archive;
 DROP TABLE coupon_archive;
 DROP TABLE idempotency_key;

@@ -57,27 +57,6 @@ const (
 	CauseImport Cause = "import"
 )
 
-// Precision is a template's promise of how close to its end a coupon is processed (requirement R19).
-type Precision string
-
-// The precision classes. Until the spread comes, all of them are processed at the end itself.
-const (
-	Exact    Precision = "exact"
-	Standard Precision = "standard"
-	Relaxed  Precision = "relaxed"
-)
-
-// Class is the letter of the precision in a routing key: 'x' for exact, 'r' for the others.
-func (p Precision) Class() byte {
-	if p == Exact {
-		return 'x'
-	}
-	return 'r'
-}
-
-// Valid reports whether p is one of the three classes.
-func (p Precision) Valid() bool { return p == Exact || p == Standard || p == Relaxed }
-
 // Never is the end of a coupon that has none: the table cannot hold NULL there, since a comparison with NULL is
 // neither true nor false. Events and the API say null.
 var Never = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant instant
@@ -178,22 +157,31 @@ type Transition struct {
 	Trace     string // W3C traceparent, may be empty
 }
 
-// Lateness is how long after it was owed the transition happened; only meaningful when it left for expired. A lock
-// shields beyond the end, so it is owed at the later of the two; one that was released, and a used coupon that was
-// refunded, expire by that act, at once.
+// Lateness is how long after it was owed the transition happened; only meaningful when it left for expired, and below
+// zero if a reader's trigger came before the due instant. A lock that reaches the end shields beyond it: then the
+// expiry is owed when the lock ends, and is not spread. A coupon that was released, and a used one that was refunded,
+// expire by that act, at once.
 func (t Transition) Lateness() time.Duration {
 	switch {
 	case t.From == Unused:
 		return t.At.Sub(t.DueAt)
 	case t.From == Locked && !t.At.Before(t.LockUntil):
-		if t.LockUntil.After(t.DueAt) {
-			return t.At.Sub(t.LockUntil)
-		}
-		return t.At.Sub(t.DueAt)
+		return t.At.Sub(owed(t.ExpiresAt, t.DueAt, t.LockUntil))
 	default:
 		return 0
 	}
 }
+
+// owed is when the expiry of a coupon is owed: at its due instant, or at the end of a lock that reached the coupon's end.
+func owed(expiresAt, dueAt, lockUntil time.Time) time.Time {
+	if lockUntil.Before(expiresAt) {
+		return dueAt
+	}
+	return lockUntil
+}
+
+// Owed is when the row's expiry is owed: at its due instant, or at the end of a lock that reaches the coupon's end.
+func (r Row) Owed() time.Time { return owed(r.ExpiresAt, r.DueAt, r.LockUntil) }
 
 // Coupon is a coupon as it is stored, with the terms of its revision.
 type Coupon struct {

@@ -174,7 +174,7 @@ type Settlement struct {
 	Class    byte // of the row's precision, for rescheduling
 	From     Status
 	Ends     time.Time // the row's end
-	DueAt    time.Time // of an Expire the row's due instant or its lock_until, if that is later; of an Unlock its lock_until
+	DueAt    time.Time // of an Expire when it was owed (Row.Owed); of an Unlock the row's lock_until
 	Terms    Terms     // of a transition
 }
 

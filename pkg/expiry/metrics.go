@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer, guard *Guard) *metrics {
 			Name: "lapse_transitions_total", Help: "Transitions of coupons.",
 		}, []string{"from", "to", "cause", "result"}),
 		lateness: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lapse_expiry_lateness_seconds", Help: "From the due instant to the committed transition, database clock.",
+			Name: "lapse_expiry_lateness_seconds", Help: "From the due instant (the end plus the spread of its precision) to the committed transition, database clock.",
 			Buckets: []float64{.025, .05, .1, .2, .3, .4, .5, .75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300, 600, 3600},
 		}, []string{"precision"}),
 		early: prometheus.NewCounter(prometheus.CounterOpts{
@@ -108,7 +108,8 @@ func (m *metrics) settled(t coupon.Trigger, s coupon.Settlement, now time.Time, 
 		if now.Before(s.Ends) {
 			m.early.Inc()
 		}
-		m.lateness.WithLabelValues(string(s.Terms.Precision)).Observe((now.Sub(s.DueAt) + took).Seconds())
+		// A reader's trigger, and one that the ladder let come a moment early, may settle an ended coupon before it is due.
+		m.lateness.WithLabelValues(string(s.Terms.Precision)).Observe(max(0, now.Sub(s.DueAt)+took).Seconds())
 	case coupon.Drop, coupon.Reschedule:
 		return
 	}

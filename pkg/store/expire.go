@@ -188,8 +188,8 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, now time.Time, triggers 
 		key := change{d.Action, row.Status, d.Cause}
 		changes[key] = append(changes[key], row.ID)
 		out[i].DueAt = row.LockUntil
-		if d.Action == coupon.Expire && row.DueAt.After(row.LockUntil) { // a lock shields beyond the end
-			out[i].DueAt = row.DueAt
+		if d.Action == coupon.Expire {
+			out[i].DueAt = row.Owed()
 		}
 		ts = append(ts, row.move(d, t, terms, now))
 	}

@@ -133,7 +133,7 @@ func (is *issue) grant(i int) (coupon.Code, string) {
 	is.made = append(is.made, coupon.Transition{
 		Version: 1, To: coupon.Unused, Cause: coupon.CauseGrant,
 		UserID: a.UserID, BatchID: a.BatchID, GrantKey: a.Key, Issuer: a.Issuer, Terms: st.Terms,
-		ValidFrom: from, ExpiresAt: until, DueAt: until, At: is.now, Trace: a.Trace,
+		ValidFrom: from, ExpiresAt: until, DueAt: coupon.DueAt(until, st.Terms.Precision, a.Issuer, a.Key), At: is.now, Trace: a.Trace,
 	})
 	is.makers = append(is.makers, i)
 	is.known[a.key] = &granted{hash: a.hash, made: len(is.made)}

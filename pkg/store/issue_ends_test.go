@@ -106,9 +106,9 @@ func TestIssueTriggersWithinReachOnly(t *testing.T) {
 	}
 	setting("horizon", time.Hour.Milliseconds())
 	setting("guard", 10*time.Minute.Milliseconds())
-	triggers := func(key string, until time.Time) int64 {
+	triggers := func(key string, due time.Time) int64 {
 		g := grant(template, "u", key)
-		g.ExpiresAt = until
+		g.ExpiresAt = due.Add(-coupon.DueAt(due, coupon.Relaxed, g.Issuer, key).Sub(due)) // it is the due instant that counts
 		answer := issueOne(t, s, g)
 		require.Empty(t, answer.Refused)
 		return db.Int(t, `SELECT COUNT(*) FROM outbox WHERE lane = 0 AND coupon_id = ? AND class = 'r'`, answer.CouponID)

@@ -1,0 +1,164 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// strictJSON reads what encoding/json reads, but no bytes that are no UTF-8 and no name that comes twice: both would be
+// mended in silence. Unknown names are refused by the schema.
+func strictJSON() huma.Format {
+	return huma.Format{
+		Marshal: func(w io.Writer, v any) error {
+			enc := json.NewEncoder(w)
+			enc.SetEscapeHTML(false)
+			return enc.Encode(v)
+		},
+		Unmarshal: func(data []byte, v any) error {
+			if whole, ok := v.(*any); ok {
+				return unmarshalAny(data, whole)
+			}
+			return json.Unmarshal(data, v)
+		},
+	}
+}
+
+func unmarshalAny(data []byte, v *any) error {
+	if !utf8.Valid(data) {
+		return errors.New("must be UTF-8")
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("must be JSON: %w", err)
+	}
+	return once(json.NewDecoder(bytes.NewReader(data)))
+}
+
+// once refuses a name that comes twice in an object. The document is valid.
+func once(dec *json.Decoder) error {
+	dec.UseNumber()
+	var names []map[string]bool // of each open object; nil for an array
+	for key := false; ; {
+		tok, err := dec.Token()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("must be JSON: %w", err)
+		}
+		inObject := len(names) > 0 && names[len(names)-1] != nil
+		switch t := tok.(type) {
+		case json.Delim:
+			switch t {
+			case '{':
+				names = append(names, map[string]bool{})
+				key = true
+				continue
+			case '[':
+				names = append(names, nil)
+				key = false
+				continue
+			default:
+				names = names[:len(names)-1]
+			}
+		case string:
+			if inObject && key {
+				seen := names[len(names)-1]
+				if seen[t] {
+					return fmt.Errorf("the name %q comes twice in an object", clip(t))
+				}
+				seen[t] = true
+				key = false
+				continue
+			}
+		}
+		key = len(names) > 0 && names[len(names)-1] != nil
+	}
+}
+
+// Instant is an optional point in time that knows absent from null: null is never.
+type Instant struct {
+	Given bool
+	At    time.Time // coupon.Never for null
+}
+
+// UnmarshalJSON takes RFC 3339 with a zone, or null.
+func (i *Instant) UnmarshalJSON(b []byte) error {
+	i.Given = true
+	if string(b) == "null" {
+		i.At = coupon.Never
+		return nil
+	}
+	var text string
+	if err := json.Unmarshal(b, &text); err != nil {
+		return errors.New("must be an instant in RFC 3339 with a zone, or null for never")
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || at.Year() < 1970 || coupon.IsNever(at) {
+		return fmt.Errorf("must be an instant in RFC 3339 with a zone, from 1970 on and before 9999-12-31, or null for never, got %q", clip(text))
+	}
+	i.At = at.UTC()
+	return nil
+}
+
+// Schema describes it.
+func (Instant) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Format: "date-time", Nullable: true, Description: "RFC 3339 with a zone; null is never"}
+}
+
+// instant of an answer: nil, which is null, if there is none or it never comes.
+func instant(t time.Time) *time.Time {
+	if t.IsZero() || coupon.IsNever(t) {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// formatID writes an id as all of the API does: JSON's numbers are not exact for all of them.
+func formatID(id uint64) string { return strconv.FormatUint(id, 10) }
+
+// parseID reads an id. location names it in the problem: path.coupon_id.
+func parseID(location, text string) (uint64, error) {
+	id, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || formatID(id) != text || id == 0 {
+		return 0, badRequest(location, text, "must be a positive decimal integer without leading zeros, in a string")
+	}
+	return id, nil
+}
+
+// text checks an id or name of somebody else's: bytes are what the database counts.
+func text(location, value string, required bool) *Fault {
+	switch {
+	case value == "" && required:
+		return &Fault{Location: location, Message: "must not be empty"}
+	case len(value) > coupon.MaxText:
+		return &Fault{Location: location, Message: fmt.Sprintf("must have at most %d bytes", coupon.MaxText), Value: clip(value)}
+	case !printable(value):
+		return &Fault{Location: location, Message: "must not contain control characters or noncharacters", Value: clip(value)}
+	}
+	return nil
+}
+
+// texts collects faults.
+func texts(faults ...*Fault) error {
+	var found []Fault
+	for _, f := range faults {
+		if f != nil {
+			found = append(found, *f)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return badRequests(found)
+}

@@ -1,0 +1,228 @@
+package api
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// Scope is what a token may do.
+type Scope string
+
+// The scopes.
+const (
+	ScopeIssue Scope = "issue" // grant coupons
+	ScopeOrder Scope = "order" // lock, renew, redeem, release, refund
+	ScopeRead  Scope = "read"  // wallets, coupons, grants
+	ScopeOps   Scope = "ops"   // templates, lists, extend, void
+)
+
+// Scopes lists them all.
+func Scopes() []Scope { return []Scope{ScopeIssue, ScopeOrder, ScopeRead, ScopeOps} }
+
+// Config of the API.
+type Config struct {
+	// Address to listen on, "host:port"; an empty host means all interfaces, port 0 a free one. Empty: no API. Default :8080.
+	Address string `koanf:"address"`
+	// Tokens are who may ask for what. None by default: every request is refused.
+	Tokens []Token `koanf:"tokens"`
+	// Limits of each scope.
+	Limits LimitsConfig `koanf:"limits"`
+	// RequestTimeout bounds a request's work, from its headers to its answer. Default 10s.
+	RequestTimeout time.Duration `koanf:"request_timeout"`
+	// QueueTimeout is how long a request may wait for others of its scope before it is refused as busy. Default 2s.
+	QueueTimeout time.Duration `koanf:"queue_timeout"`
+	// MaxBody is the largest request body, in bytes. Default 1048576.
+	MaxBody int64 `koanf:"max_body"`
+	// Page bounds the lists.
+	Page PageConfig `koanf:"page"`
+	// Gather says how single grants are put together.
+	Gather GatherConfig `koanf:"gather"`
+	// KeepKeys is how long the answer to an Idempotency-Key is kept. Default 24h.
+	KeepKeys time.Duration `koanf:"keep_keys"`
+}
+
+// Token is a caller. Only the hash of its secret is configured: lapsectl token makes both.
+type Token struct {
+	// Name of the caller, in history (as actor), in the access log, and as the owner of its idempotency keys. It may stand
+	// twice, with different hashes, while a caller changes its secret.
+	Name string `koanf:"name"`
+	// Hash is the SHA-256 of the secret, in hexadecimal.
+	Hash string `koanf:"hash"`
+	// Scopes are any of issue, order, read, ops.
+	Scopes []string `koanf:"scopes"`
+	// Issuer of the token's grants. Empty: each grant may name its own.
+	Issuer string `koanf:"issuer"`
+}
+
+// LimitsConfig has the limits of each scope.
+type LimitsConfig struct {
+	Issue LimitConfig `koanf:"issue"`
+	Order LimitConfig `koanf:"order"`
+	Read  LimitConfig `koanf:"read"`
+	Ops   LimitConfig `koanf:"ops"`
+}
+
+// LimitConfig bounds the requests of one scope.
+type LimitConfig struct {
+	// PerSecond is the rate of each token; 0: no limit of rate.
+	PerSecond float64 `koanf:"per_second"`
+	// Burst is how many requests may come at once.
+	Burst int `koanf:"burst"`
+	// Concurrent is how many requests of all tokens work at the same time: each may take one connection of the database.
+	// The sum over the scopes should stay below database.max_open.
+	Concurrent int `koanf:"concurrent"`
+	// Waiting is how many more may wait for that.
+	Waiting int `koanf:"waiting"`
+}
+
+// PageConfig bounds the lists.
+type PageConfig struct {
+	// Default is the number of members of a page if the request does not say. Default 50.
+	Default int `koanf:"default"`
+	// Most is the greatest number that a request may ask for. Default 200.
+	Most int `koanf:"most"`
+}
+
+// GatherConfig says how requests for a single grant are put into one transaction.
+type GatherConfig struct {
+	// Linger is how long the first of them waits for others. Default 5ms.
+	Linger time.Duration `koanf:"linger"`
+	// Most of them make one transaction. Default 200.
+	Most int `koanf:"most"`
+	// Waiting is how many may wait at the same time; more are refused as busy. Default 10000.
+	Waiting int `koanf:"waiting"`
+}
+
+// DefaultConfig returns the documented defaults.
+func DefaultConfig() Config {
+	return Config{
+		Address: ":8080",
+		Limits: LimitsConfig{
+			Issue: LimitConfig{PerSecond: 2000, Burst: 4000, Concurrent: 3, Waiting: 500},
+			Order: LimitConfig{Concurrent: 6, Waiting: 2000},
+			Read:  LimitConfig{PerSecond: 1000, Burst: 2000, Concurrent: 4, Waiting: 1000},
+			Ops:   LimitConfig{PerSecond: 50, Burst: 100, Concurrent: 2, Waiting: 50},
+		},
+		RequestTimeout: 10 * time.Second, QueueTimeout: 2 * time.Second, MaxBody: 1 << 20,
+		Page:     PageConfig{Default: 50, Most: 200},
+		Gather:   GatherConfig{Linger: 5 * time.Millisecond, Most: 200, Waiting: 10_000},
+		KeepKeys: 24 * time.Hour,
+	}
+}
+
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,39}$`) //nolint:gochecknoglobals // a constant
+
+// Validate reports every fault, each beginning with its field's name.
+func (c Config) Validate() error {
+	if c.Address == "" {
+		return nil
+	}
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, port, err := net.SplitHostPort(c.Address); err != nil {
+		bad("address: must be host:port, or empty for no API, got %q", c.Address)
+	} else if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		bad("address: the port must be between 0 and 65535, got %q", c.Address)
+	}
+	errs = append(errs, c.validateTokens()...)
+	for _, s := range Scopes() {
+		l, at := c.Limits.of(s), "limits."+string(s)
+		if !(l.PerSecond >= 0 && l.PerSecond <= 1e6) {
+			bad("%s.per_second: must be between 0 (no limit) and 1000000, got %v", at, l.PerSecond)
+		}
+		if l.PerSecond > 0 && (l.Burst < 1 || l.Burst > 1_000_000) {
+			bad("%s.burst: must be between 1 and 1000000, got %d", at, l.Burst)
+		}
+		if l.Concurrent < 1 || l.Concurrent > 1000 {
+			bad("%s.concurrent: must be between 1 and 1000, got %d", at, l.Concurrent)
+		}
+		if l.Waiting < 0 || l.Waiting > 100_000 {
+			bad("%s.waiting: must be between 0 and 100000, got %d", at, l.Waiting)
+		}
+	}
+	between := func(field string, v, low, high time.Duration) {
+		if v < low || v > high {
+			bad("%s: must be between %s and %s, got %s", field, low, high, v)
+		}
+	}
+	between("request_timeout", c.RequestTimeout, 100*time.Millisecond, time.Minute)
+	between("queue_timeout", c.QueueTimeout, 10*time.Millisecond, time.Minute)
+	between("keep_keys", c.KeepKeys, time.Hour, 30*24*time.Hour)
+	if c.MaxBody < 1<<10 || c.MaxBody > 16<<20 {
+		bad("max_body: must be between 1024 and 16777216, got %d", c.MaxBody)
+	}
+	if c.Page.Most < 1 || c.Page.Most > 1000 {
+		bad("page.most: must be between 1 and 1000, got %d", c.Page.Most)
+	}
+	if c.Page.Default < 1 || c.Page.Default > c.Page.Most {
+		bad("page.default: must be between 1 and page.most (%d), got %d", c.Page.Most, c.Page.Default)
+	}
+	between("gather.linger", c.Gather.Linger, 0, 100*time.Millisecond)
+	if c.Gather.Most < 1 || c.Gather.Most > maxGrants {
+		bad("gather.most: must be between 1 and %d, got %d", maxGrants, c.Gather.Most)
+	}
+	if c.Gather.Waiting < c.Gather.Most || c.Gather.Waiting > 1_000_000 {
+		bad("gather.waiting: must be between gather.most (%d) and 1000000, got %d", c.Gather.Most, c.Gather.Waiting)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validateTokens() (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	hashes, first := map[string]int{}, map[string]int{}
+	for i, t := range c.Tokens {
+		at := fmt.Sprintf("tokens[%d]", i)
+		if !namePattern.MatchString(t.Name) {
+			bad("%s.name: must be 1 to 40 of a-z, 0-9, dot, dash and underscore, got %q", at, t.Name)
+		}
+		if sum, err := hex.DecodeString(t.Hash); err != nil || len(sum) != hashSize {
+			// What stands here may be the secret itself, by mistake.
+			bad("%s.hash: must be the SHA-256 of the secret in 64 hexadecimal digits, got %d characters", at, len(t.Hash))
+		} else if k, twice := hashes[string(sum)]; twice {
+			bad("%s.hash: is that of tokens[%d] too", at, k)
+		} else {
+			hashes[string(sum)] = i
+		}
+		if len(t.Scopes) == 0 {
+			bad("%s.scopes: must be some of %v", at, Scopes())
+		}
+		for _, s := range t.Scopes {
+			if !slices.Contains(Scopes(), Scope(s)) {
+				bad("%s.scopes: must be some of %v, got %q", at, Scopes(), s)
+			}
+		}
+		if len(t.Issuer) > coupon.MaxText || !printable(t.Issuer) {
+			bad("%s.issuer: must have at most %d bytes of UTF-8 without control characters, got %q", at, coupon.MaxText, t.Issuer)
+		}
+		k, again := first[t.Name]
+		if !again {
+			first[t.Name] = i
+		} else if o := c.Tokens[k]; o.Issuer != t.Issuer || !slices.Equal(o.Scopes, t.Scopes) {
+			bad("%s: has the name of tokens[%d], but not its scopes and issuer", at, k)
+		}
+	}
+	return errs
+}
+
+func (l LimitsConfig) of(s Scope) LimitConfig {
+	switch s {
+	case ScopeIssue:
+		return l.Issue
+	case ScopeOrder:
+		return l.Order
+	case ScopeRead:
+		return l.Read
+	case ScopeOps:
+		return l.Ops
+	default:
+		return LimitConfig{}
+	}
+}

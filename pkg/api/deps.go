@@ -1,0 +1,41 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// Deps is what the API needs of the store. All of it must be given.
+type Deps struct {
+	Templates Templates
+	Grants    Grants
+	Stats     Stats
+	Keys      Keys
+}
+
+// Templates keeps what coupons are made from.
+type Templates interface {
+	CreateTemplate(ctx context.Context, t coupon.Template) (uint64, error)
+	ReviseTemplate(ctx context.Context, t coupon.Template) (uint32, error)
+	Template(ctx context.Context, id uint64) (coupon.Template, error)
+	Templates(ctx context.Context, from uint64, limit int) ([]coupon.Template, error)
+	StopTemplate(ctx context.Context, id uint64, stopped bool, actor, reason string) error
+}
+
+// Grants issues coupons, and finds them by their grants' keys.
+type Grants interface {
+	Issue(ctx context.Context, grants []coupon.Grant) ([]coupon.Granted, error)
+	CouponByGrantKey(ctx context.Context, issuer, key string) (coupon.Coupon, time.Time, error)
+}
+
+// Stats counts what became of a template's coupons, by UTC day.
+type Stats interface {
+	TemplateStats(ctx context.Context, id uint64, from, to time.Time) ([]coupon.DayStats, error)
+}
+
+// Keys remembers the answers to Idempotency-Keys.
+type Keys interface{}
+
+const maxGrants = 1000 // of one request, and of one transaction

@@ -1,0 +1,239 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"go.uber.org/zap"
+)
+
+// Handler is the whole API without its listener. Run's loops are needed for grants of single coupons.
+func (a *API) Handler() http.Handler { return http.HandlerFunc(a.serveHTTP) }
+
+// request is what is known of a request while it is served.
+type request struct {
+	id     string
+	route  *route // nil: none
+	caller caller
+	err    error // what to tell the log
+}
+
+type requestKey struct{}
+
+// note keeps a problem's cause for the access log's neighbour: faults of ours and of the database are logged once,
+// with the request's id.
+func (a *API) note(ctx context.Context, p *Problem) {
+	if req, ok := ctx.Value(requestKey{}).(*request); ok && p.Status >= http.StatusInternalServerError {
+		req.err = p
+	}
+}
+
+const statusGone = 499 // the client did not wait for the answer
+
+func (a *API) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	req := &request{id: requestID(r.Header)}
+	w.Header().Set("X-Request-Id", req.id)
+	ans := newAnswer(w)
+	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), requestKey{}, req), a.cfg.RequestTimeout)
+	defer cancel()
+	r = r.WithContext(ctx)
+	if p := a.serveSafely(ans, r, req); p != nil {
+		a.note(ctx, p)
+		ans.fail(p)
+	}
+	gone := errors.Is(r.Context().Err(), context.Canceled)
+	ans.send()
+	a.record(req, r.Method, ans, time.Since(start), gone)
+}
+
+// serveSafely gives the problem to answer with, if there is one.
+func (a *API) serveSafely(ans *answer, r *http.Request, req *request) (p *Problem) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		a.log.Error("a handler panicked", zap.Any("panic", v), zap.String("request_id", req.id), zap.ByteString("stack", debug.Stack()))
+		p = problem(http.StatusInternalServerError, CodeInternal, "a fault of ours; it is in the log under the request's id")
+		if ans.stream && ans.status != 0 {
+			panic(http.ErrAbortHandler) //nolint:forbidigo // the server's way to cut an answer short, so that it cannot pass for a whole one
+		}
+	}()
+	return a.serve(ans, r, req)
+}
+
+func (a *API) serve(ans *answer, r *http.Request, req *request) *Problem {
+	if body, contentType, ok := a.spec.of(r.URL.Path); ok {
+		return serveSpec(ans, r, body, contentType)
+	}
+	if p := a.find(r, req); p != nil {
+		return p
+	}
+	t, p := a.guard.find(r.Header)
+	if p != nil {
+		return p
+	}
+	req.caller.name = t.name
+	scope, p := t.allow(req.route.scopes)
+	if p != nil {
+		return p
+	}
+	if p := a.limits.rate(t.name, scope, time.Now()); p != nil {
+		return p
+	}
+	if req.caller, p = t.caller(r.Header); p != nil {
+		return p
+	}
+	if p := checkURL(r.URL); p != nil {
+		return p
+	}
+	body, p := a.body(ans, r, req.route)
+	if p != nil {
+		return p
+	}
+	in := a.metrics.waiting.WithLabelValues(string(scope))
+	in.Inc()
+	defer in.Dec()
+	return a.handle(ans, r, req, scope, body)
+}
+
+// handle is the request itself, once it may be done.
+func (a *API) handle(ans *answer, r *http.Request, req *request, scope Scope, _ []byte) *Problem {
+	ctx := withCaller(r.Context(), req.caller)
+	return a.gated(ctx, req.route, scope, func() *Problem {
+		ans.stream = req.route.stream
+		a.mux.ServeHTTP(ans, r.WithContext(ctx))
+		return nil
+	})
+}
+
+// gated runs f in its turn.
+func (a *API) gated(ctx context.Context, rt *route, scope Scope, f func() *Problem) *Problem {
+	if rt.ungated {
+		return f()
+	}
+	leave, p := a.limits.gates[scope].enter(ctx)
+	if p != nil {
+		return p
+	}
+	defer leave()
+	return f()
+}
+
+// find gives the request its route.
+func (a *API) find(r *http.Request, req *request) *Problem {
+	escaped := r.URL.EscapedPath()
+	if escaped == "" || path.Clean(escaped) != escaped {
+		return problem(http.StatusNotFound, CodeBadRequest, "there is no such path")
+	}
+	if _, pattern := a.mux.Handler(r); pattern != "" && r.Method != http.MethodHead {
+		if rt := a.routes[pattern]; rt != nil {
+			req.route = rt
+			return nil
+		}
+	}
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		probe := *r
+		probe.Method = method
+		if _, pattern := a.mux.Handler(&probe); a.routes[pattern] != nil {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		return problem(http.StatusNotFound, CodeBadRequest, "there is no such path")
+	}
+	p := problem(http.StatusMethodNotAllowed, CodeBadRequest, fmt.Sprintf("the path takes %s, not %s", strings.Join(allowed, ", "), clip(r.Method)))
+	p.headers = http.Header{"Allow": {strings.Join(allowed, ", ")}}
+	return p
+}
+
+// checkURL refuses what is no text, and parameters that come twice: of two values one would be ignored in silence.
+func checkURL(u *url.URL) *Problem {
+	if !utf8.ValidString(u.Path) {
+		return badRequest("path", u.Path, "must be UTF-8")
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return badRequest("query", u.RawQuery, "cannot be read")
+	}
+	for name, values := range query {
+		switch {
+		case !utf8.ValidString(name):
+			return badRequest("query", name, "must be UTF-8")
+		case len(values) > 1:
+			return badRequest("query."+clip(name), strings.Join(values, " and "), "must be given once")
+		case !utf8.ValidString(values[0]):
+			return badRequest("query."+clip(name), values[0], "must be UTF-8")
+		}
+	}
+	return nil
+}
+
+// body reads the body and puts it back.
+func (a *API) body(ans *answer, r *http.Request, rt *route) ([]byte, *Problem) {
+	if rt.method == http.MethodGet {
+		r.Body = http.NoBody
+		return nil, nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(ans.w, r.Body, a.cfg.MaxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, problem(http.StatusRequestEntityTooLarge, CodeTooLarge, fmt.Sprintf("the body may have %d bytes at most", a.cfg.MaxBody))
+	case err != nil:
+		return nil, problem(http.StatusRequestTimeout, CodeTimeout, "the body did not come in time, or not whole").because(err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body, nil
+}
+
+// record writes the access log and the metrics. Paths hold ids, so the route's pattern stands for them.
+func (a *API) record(req *request, method string, ans *answer, took time.Duration, gone bool) {
+	at, status := noRoute, ans.status
+	if gone {
+		status = statusGone
+	}
+	if req.route != nil {
+		at = req.route.path
+	} else {
+		method = noRoute // a client can make up as many as it likes
+	}
+	a.metrics.count(at, method, status, took)
+	fields := []zap.Field{
+		zap.String("route", at), zap.String("method", method), zap.Int("status", status), zap.Duration("took", took),
+		zap.Int("bytes", ans.size()), zap.String("token", req.caller.name), zap.String("request_id", req.id),
+	}
+	if req.err != nil {
+		a.log.Warn("request failed", append(fields, zap.Error(req.err))...)
+		return
+	}
+	a.log.Info("request", fields...)
+}
+
+const maxRequestID = 64
+
+// requestID takes the client's if it is sane, else makes one.
+func requestID(h http.Header) string {
+	id := h.Get("X-Request-Id")
+	odd := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !slices.Contains([]rune("._-"), r)
+	}
+	if id == "" || len(id) > maxRequestID || strings.ContainsFunc(id, odd) {
+		return strings.ToLower(rand.Text()[:20])
+	}
+	return id
+}

@@ -71,27 +71,48 @@ type Ask struct {
 	LockFor   time.Duration // lock, renew: from now; rounded up to a whole second
 	EndsAt    time.Time     // extend: the new end, a whole second, or Never
 	BreakLock bool          // void: also under a live lock
+	Partial   bool          // refund: of a part of the order, which moves nothing
+	Tombstone bool          // refund: the order is over, so a lock that it still holds is given up too
 
-	Done     bool // this order has done this verb to this coupon before (history; see Ask.AsksPast)
+	Done     bool // this order has done this verb to this coupon before (history; see Ask.Remember)
+	RanOut   bool // release: the last lock of this order on it ran out, and that is settled (likewise)
 	Closed   bool // this order was closed: a tombstone is there
 	Refunded bool // this order was refunded: a tombstone is there
 }
 
-// AsksPast reports whether history must be asked if this order has done the verb before: a repeat answers as the first
-// did, and a late repeat of a redeem must not burn a coupon that was refunded meanwhile. Version 3 is the first at
-// which a coupon can have been redeemed and refunded.
+// AsksPast reports whether history must be asked what this order has done to the coupon before: a repeat answers as the
+// first did, and a late repeat of a redeem must not burn a coupon that was refunded meanwhile. What the row says of the
+// order now goes before its past: an order that locked the coupon again may redeem it again. Version 3 is the first at
+// which a lock or a redemption can be over.
 func (a Ask) AsksPast(row *Row) bool {
+	own := row.OrderID == a.OrderID
 	switch a.Verb {
 	case VerbRedeem:
-		return row.Version >= 3 && (row.Status != Used || row.OrderID != a.OrderID)
+		return row.Version >= 3 && (!own || row.Status != Used && row.Status != Locked)
 	case VerbRelease:
-		return row.Status != Locked || row.OrderID != a.OrderID
+		return row.Version >= 3 && (!own || row.Status != Locked)
 	case VerbRefund:
-		return row.Status != Used || row.OrderID != a.OrderID
+		return row.Version >= 3 && (!own || row.Status != Used) && !a.Partial
 	case VerbLock, VerbRenew, VerbExtend, VerbVoid:
 		return false
 	default:
 		return false
+	}
+}
+
+// Remember takes in the steps of the coupon's history that belong to the order, in their order. A coupon is redeemed or
+// refunded by an order once and for all, but released only if the order did not lock it again.
+func (a *Ask) Remember(from, to Status, cause Cause) {
+	switch a.Verb {
+	case VerbRedeem:
+		a.Done = a.Done || to == Used
+	case VerbRefund:
+		a.Done = a.Done || from == Used
+	case VerbRelease:
+		over := from == Locked && (to == Unused || to == Expired)
+		a.Done, a.RanOut = over && cause == CauseOrder, over && cause == CauseLock
+	case VerbLock, VerbRenew, VerbExtend, VerbVoid:
+	default:
 	}
 }
 
@@ -104,7 +125,8 @@ type Step struct {
 	ExpiresAt time.Time // after the step
 }
 
-// Verdict is the answer to an Ask: steps to take, in order; or nothing to do because it is done already; or a refusal.
+// Verdict is the answer to an Ask: steps to take, in order; or nothing to do because it is done already; or a refusal. A
+// partial refund gets none of the three.
 type Verdict struct {
 	Steps   []Step
 	Repeat  bool
@@ -115,33 +137,43 @@ func refuse(code Code) Verdict { return Verdict{Refused: code} }
 
 // Apply is the whole table of the verbs: what each does to the row it meets at the instant now, of the database's
 // clock. It is pure and total. A lock that has run out is no lock: whoever comes next meets the coupon as its
-// settlement leaves it, and settles it in passing (the first of two steps).
+// settlement leaves it, and settles it in passing (the first of two steps). Only the order that held it may still redeem
+// before the coupon's end, and give it back.
 func Apply(row Row, a Ask, now time.Time) Verdict {
-	if a.Done && a.Verb.OfOrder() && a.Verb != VerbLock && a.Verb != VerbRenew {
+	held := row.Status == Locked && row.OrderID == a.OrderID // also if it has run out
+	gives := a.Verb == VerbRelease || a.Verb == VerbRefund && a.Tombstone
+	switch {
+	case a.Verb == VerbRefund && a.Partial:
+		return Verdict{}
+	case a.Done && a.keeps() && !(held && gives):
 		return Verdict{Repeat: true}
 	}
 	var settled []Step
 	ended := !row.ExpiresAt.After(now)
-	if row.Status == Locked && !row.LockUntil.After(now) {
-		switch {
-		case ended:
-			row.Status = Expired // as any reader sees it; the trigger that is out settles it
-		case (a.Verb == VerbRedeem || a.Verb == VerbRelease) && row.OrderID == a.OrderID:
-			// Its own order: one step, straight from the lock (requirement R5).
-		default:
-			settled = []Step{{
-				From: Locked, To: Unused, Cause: CauseLock, OrderID: row.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt,
-			}}
-			row.Status, row.OrderID, row.LockUntil = Unused, "", time.Time{}
-		}
-	} else if row.Status == Unused && ended {
+	runOut := row.Status == Locked && !row.LockUntil.After(now)
+	switch {
+	case row.Status == Unused && ended:
 		row.Status = Expired
+	case runOut && held && (gives || a.Verb == VerbRedeem && !ended):
+		// One step, straight from the lock (requirement R5).
+	case runOut && ended:
+		row.Status = Expired // as any reader sees it; the trigger that is out settles it
+	case runOut:
+		settled = []Step{{
+			From: Locked, To: Unused, Cause: CauseLock, OrderID: row.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt,
+		}}
+		row.Status, row.OrderID, row.LockUntil = Unused, "", time.Time{}
 	}
 	v := a.apply(row, ended, now)
 	if len(v.Steps) > 0 {
 		v.Steps = append(settled, v.Steps...)
 	}
 	return v
+}
+
+// keeps reports whether the verb is done once by an order and then stays done.
+func (a Ask) keeps() bool {
+	return a.Verb == VerbRedeem || a.Verb == VerbRelease || a.Verb == VerbRefund
 }
 
 // apply meets a row whose run-out lock and passed end have been accounted for.
@@ -251,14 +283,22 @@ func (a Ask) redeem(row Row, ended bool, now time.Time) Verdict {
 
 func (a Ask) release(row Row, ended bool) Verdict {
 	switch {
+	case row.Status == Locked && row.OrderID == a.OrderID:
+		return giveBack(row, ended)
+	case row.Status == Locked:
+		return refuse(CodeLockedByOther)
+	case a.RanOut && (row.Status == Unused || row.Status == Expired):
+		return Verdict{Repeat: true} // what it asks for has come about by itself
 	case row.Status == Unused:
 		return refuse(CodeNotLocked)
-	case row.Status != Locked:
+	default:
 		return a.gone(row)
-	case row.OrderID != a.OrderID:
-		return refuse(CodeLockedByOther)
 	}
-	step := Step{From: Locked, To: Unused, Cause: CauseOrder, OrderID: a.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt}
+}
+
+// giveBack ends the lock that the order holds. Past the coupon's end that expires it.
+func giveBack(row Row, ended bool) Verdict {
+	step := Step{From: Locked, To: Unused, Cause: CauseOrder, OrderID: row.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt}
 	if ended {
 		step.To, step.Cause = Expired, CauseLock
 	}
@@ -269,6 +309,8 @@ func (a Ask) refund(row Row, ended bool) Verdict {
 	switch {
 	case row.Status == Used && row.OrderID != a.OrderID:
 		return refuse(CodeUsedByOther)
+	case row.Status == Locked && row.OrderID == a.OrderID && a.Tombstone:
+		return giveBack(row, ended) // refunded before it was said to be paid
 	case row.Status != Used:
 		return refuse(CodeNotUsed)
 	}

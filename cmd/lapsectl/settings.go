@@ -20,6 +20,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/ledger"
 	"github.com/lapsehq/lapse/pkg/notice"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/planner"
@@ -32,6 +33,7 @@ type settings struct {
 	Outbox        outbox.Config   `koanf:"outbox"`
 	Planner       planner.Config  `koanf:"planner"`
 	Issuance      issuance.Config `koanf:"issuance"`
+	Ledger        ledger.Config   `koanf:"ledger"`
 	Expiry        expiry.Config   `koanf:"expiry"`
 	Notice        notice.Config   `koanf:"notice"`
 }
@@ -39,7 +41,7 @@ type settings struct {
 func defaultSettings() settings {
 	return settings{
 		Common: config.DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(),
-		Issuance: issuance.DefaultConfig(), Expiry: expiry.DefaultConfig(), Notice: notice.DefaultConfig(),
+		Issuance: issuance.DefaultConfig(), Ledger: ledger.DefaultConfig(), Expiry: expiry.DefaultConfig(), Notice: notice.DefaultConfig(),
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/issuance"
+	"github.com/lapsehq/lapse/pkg/ledger"
 	"github.com/lapsehq/lapse/pkg/planner"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 	"github.com/lapsehq/lapse/pkg/worker"
@@ -25,6 +26,9 @@ func add(w *worker.Worker, c config.Publisher) error {
 	}
 	plan := planner.New(c.Planner, c.Ladder.Horizon, c.Database.TxLimit, w.Pod, w.Store, w.Delay, w.Log, w.Registry)
 	w.App.Go("planner", plan.Run)
+	if err := addLedger(w, c); err != nil {
+		return err
+	}
 	handler, err := issuance.NewHandler(c.Issuance, w.Store, w.Codec, w.Ladder.ParkExchange(), w.Log, w.Registry)
 	if err != nil {
 		return fmt.Errorf("issuance: %w", err)
@@ -32,4 +36,24 @@ func add(w *worker.Worker, c config.Publisher) error {
 	return w.Consume(broker.ConsumerOptions{
 		Config: c.Issuance.Consumer(), Queue: w.Ladder.Issuance(), Handler: handler.Handle,
 	})
+}
+
+// addLedger wires statistics and quota return.
+func addLedger(w *worker.Worker, c config.Publisher) error {
+	counts, err := ledger.New(c.Ledger, w.Store, w.Log, w.Registry)
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	w.App.Go("ledger housekeeping", counts.Run)
+	if !c.Ladder.Ledger {
+		return nil
+	}
+	consumer, err := w.Consumer(broker.ConsumerOptions{
+		Config: c.Ledger.Consumer(), Queue: w.Ladder.Ledger(), Handler: counts.Handle,
+	})
+	if err != nil {
+		return err //nolint:wrapcheck // names the queue
+	}
+	w.App.Go("ledger seeding", func(ctx context.Context) error { return counts.Seed(ctx, consumer.Ready) })
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/ledger"
 	"github.com/lapsehq/lapse/pkg/notice"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/planner"
@@ -106,12 +107,14 @@ type Publisher struct {
 	Outbox   outbox.Config   `koanf:"outbox"`
 	Planner  planner.Config  `koanf:"planner"`
 	Issuance issuance.Config `koanf:"issuance"`
+	Ledger   ledger.Config   `koanf:"ledger"`
 }
 
 // DefaultPublisher returns the defaults.
 func DefaultPublisher() Publisher {
 	c := Publisher{
 		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Issuance: issuance.DefaultConfig(),
+		Ledger: ledger.DefaultConfig(),
 	}
 	c.Admin.Address = ":9101"
 

@@ -209,19 +209,25 @@ func (w *Worker) AddRelay(c outbox.Config) error {
 
 // Consume adds a consumer.
 func (w *Worker) Consume(o broker.ConsumerOptions) error {
+	_, err := w.Consumer(o)
+	return err
+}
+
+// Consumer adds a consumer and gives it, for those who must know whether it consumes.
+func (w *Worker) Consumer(o broker.ConsumerOptions) (*broker.Consumer, error) {
 	o.Publisher, o.ParkExchange = w.Publisher, w.Ladder.ParkExchange()
 	if o.Ready == nil {
 		o.Ready = w.Store.Ping
 	}
 	consumer, err := w.Broker.NewConsumer(o)
 	if err != nil {
-		return fmt.Errorf("consumer of %s: %w", o.Queue, err)
+		return nil, fmt.Errorf("consumer of %s: %w", o.Queue, err)
 	}
 	if w.needsBroker {
 		w.Admin.AddCheck("consumer "+o.Queue, func(context.Context) error { return consumer.Ready() })
 	}
 	w.App.Go("consumer "+o.Queue, consumer.Run, lifecycle.StopWithin(w.common.Broker.DrainTimeout+adminWithin))
-	return nil
+	return consumer, nil
 }
 
 // ReadyOnBroker makes /readyz depend on the broker and on the consumers added after it, too. The publisher does not: the

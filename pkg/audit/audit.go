@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,15 @@ type Config struct {
 	Sample, Watch time.Duration
 	// Locks says that coupons are locked on purpose: a locked row is not early.
 	Locks bool
+	// Hear is told of every event that is heard, again too if it comes again, one at a time; it must not wait. May be nil.
+	Hear func(Event)
+}
+
+// Event is a CloudEvent as it was heard.
+type Event struct {
+	ID, Source, Type string
+	Data             json.RawMessage
+	Redelivered      bool // the broker says that it delivers it again: it may be our own unacknowledged delivery
 }
 
 // Ask is one coupon that the auditor asked for.

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -114,6 +115,7 @@ func (a *Audit) drain(ctx context.Context, deliveries <-chan amqp.Delivery) {
 			}
 			low, high := a.clock.at(time.Now())
 			a.book.hear(d.Body, d.Redelivered, low, high)
+			a.pass(d.Body, d.Redelivered)
 			if n%ackEvery != 0 && len(deliveries) > 0 {
 				continue
 			}
@@ -122,6 +124,17 @@ func (a *Audit) drain(ctx context.Context, deliveries <-chan amqp.Delivery) {
 				return
 			}
 		}
+	}
+}
+
+// pass tells whoever wants to hear for himself. What is no event, the book notes.
+func (a *Audit) pass(body []byte, redelivered bool) {
+	if a.cfg.Hear == nil {
+		return
+	}
+	var e envelope
+	if err := json.Unmarshal(body, &e); err == nil {
+		a.cfg.Hear(Event{ID: e.ID, Source: e.Source, Type: e.Type, Data: e.Data, Redelivered: redelivered})
 	}
 }
 

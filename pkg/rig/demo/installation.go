@@ -1,0 +1,157 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/audit"
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/rig"
+)
+
+// InstallationConfig says what to install.
+type InstallationConfig struct {
+	Stack  rig.Stack
+	Bin    string                                // directory of the workers
+	Ladder func(*ladder.Config)                  // changes the ladder that is declared; Env must tell the workers the same
+	Env    func(worker string) map[string]string // further variables of a worker's environment
+	Hear   func(audit.Event)                     // told of every event, one at a time; may be nil
+}
+
+// Installation is a database, a prefix and workers of its own on the stack, without coupons: for checks that bring theirs.
+type Installation struct {
+	place  *place
+	ladder *ladder.Ladder
+	codec  *event.Codec
+	db     *sql.DB
+	audit  *audit.Audit
+	fleet  *rig.Fleet
+}
+
+// Install makes it and starts publisher and expirer. Whatever it returns, Remove must be called.
+func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error) {
+	if err := cfg.Stack.Check(ctx); err != nil {
+		return &Installation{}, err
+	}
+	p, err := newPlace(cfg.Stack, false)
+	if err != nil {
+		return &Installation{}, err
+	}
+	p.reshape = cfg.Ladder
+	i := &Installation{place: p, fleet: p.fleet()}
+	ctx, cancel := context.WithTimeout(ctx, prepareLimit)
+	defer cancel()
+	err = errors.Join(os.MkdirAll(p.dir, 0o700), os.MkdirAll(filepath.Join(cfg.Stack.Dir, "run"), 0o700))
+	if err != nil {
+		return i, fmt.Errorf("making the installation's directory: %w", err)
+	}
+	if i.ladder, err = p.ladder(); err != nil {
+		return i, err
+	}
+	declared := make(chan error, 1)
+	go func() { declared <- p.declare(ctx, i.ladder) }()
+	err = i.database(ctx)
+	if err := errors.Join(err, <-declared); err != nil {
+		return i, err
+	}
+	i.audit, err = audit.Open(ctx, audit.Config{
+		DSN: p.dsn(), AMQPURL: cfg.Stack.AMQPURL.Reveal(), Exchange: i.ladder.Events(), Queue: p.prefix + ".audit", Locks: true, Hear: cfg.Hear,
+	})
+	if err != nil {
+		return i, err
+	}
+	for _, name := range []string{Publisher, Expirer} {
+		vars := map[string]string{}
+		if cfg.Env != nil {
+			maps.Copy(vars, cfg.Env(name))
+		}
+		i.fleet.Add(p.program(cfg.Bin, name, vars))
+	}
+	ready, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	return i, i.fleet.Start(ready)
+}
+
+func (i *Installation) database(ctx context.Context) error {
+	if err := i.place.createDatabase(ctx); err != nil {
+		return err
+	}
+	var err error
+	if i.db, err = i.place.open(); err != nil {
+		return err
+	}
+	s, codec, err := i.place.openStore(ctx) // migrates
+	if err != nil {
+		return err
+	}
+	i.codec = codec
+	return s.Close()
+}
+
+// DB takes plain statements, in UTC.
+func (i *Installation) DB() *sql.DB { return i.db }
+
+// DSN is the database's address in go-sql-driver's form.
+func (i *Installation) DSN() string { return i.place.dsn() }
+
+// Fleet is the workers.
+func (i *Installation) Fleet() *rig.Fleet { return i.fleet }
+
+// Ladder names what the installation has in the broker.
+func (i *Installation) Ladder() *ladder.Ladder { return i.ladder }
+
+// Codec writes events and triggers as the workers do.
+func (i *Installation) Codec() *event.Codec { return i.codec }
+
+// Now is the database's clock.
+func (i *Installation) Now() time.Time { return i.audit.Now() }
+
+// Audit listens.
+func (i *Installation) Audit() *audit.Audit { return i.audit }
+
+// Publish sends messages over a connection of its own and waits for their confirms.
+func (i *Installation) Publish(ctx context.Context, ms ...broker.Message) error {
+	return (&run{place: i.place}).publish(ctx, ms...)
+}
+
+// Start starts a worker that is not running and waits until it is ready.
+func (i *Installation) Start(ctx context.Context, worker string) error {
+	ready, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	return i.fleet.StartOne(ready, worker)
+}
+
+// Remove stops what runs and removes everything of the installation. With a name, the workers' logs are kept below .stack/log;
+// it says where.
+func (i *Installation) Remove(ctx context.Context, logs string) (kept string, err error) {
+	if i.place == nil {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearLimit)
+	defer cancel()
+	errs := []error{i.fleet.Stop(ctx)}
+	if i.audit != nil {
+		errs = append(errs, i.audit.Close(ctx))
+	}
+	if i.db != nil {
+		errs = append(errs, i.db.Close())
+	}
+	if logs != "" {
+		var err error
+		kept, err = i.place.saveLogs(logs)
+		errs = append(errs, err)
+	}
+	errs = append(errs, i.place.remove(ctx))
+	if err := errors.Join(errs...); err != nil {
+		return kept, fmt.Errorf("clearing up: %w", err)
+	}
+	return kept, nil
+}

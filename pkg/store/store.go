@@ -34,6 +34,7 @@ type Config struct {
 	TxLimit      time.Duration `koanf:"tx_limit"`       // the longest a transaction may live; the planner's guard counts on it; default 10s
 	Migrate      string        `koanf:"migrate"`        // auto | verify; default verify
 	MigrateLimit time.Duration `koanf:"migrate_within"` // how long start-up may migrate; default 2m
+	Slow         time.Duration `koanf:"slow"`           // a statement that takes longer is logged and counted; 0: none is; default 500ms
 }
 
 // DefaultConfig gives the documented defaults.
@@ -42,6 +43,7 @@ func DefaultConfig() Config {
 		Address: "127.0.0.1:3306", User: "lapse", Name: "lapse", MaxOpen: 16,
 		DialTimeout: 3 * time.Second, ReadTimeout: 12 * time.Second, WriteTimeout: 5 * time.Second,
 		LockWait: 3 * time.Second, TxLimit: 10 * time.Second, Migrate: "verify", MigrateLimit: 2 * time.Minute,
+		Slow: 500 * time.Millisecond,
 	}
 }
 
@@ -72,6 +74,7 @@ func (c Config) Validate() error {
 	between("lock_wait", c.LockWait, time.Second, 8*time.Second)
 	between("tx_limit", c.TxLimit, time.Second, 30*time.Second)
 	between("migrate_within", c.MigrateLimit, time.Second, time.Hour)
+	between("slow", c.Slow, 0, time.Minute)
 	if c.Migrate != "auto" && c.Migrate != "verify" {
 		bad("migrate: must be auto or verify, got %q", c.Migrate)
 	}
@@ -84,6 +87,7 @@ type Codec interface {
 	Transition(t coupon.Transition) (key, id string, body []byte, err error)
 	// Refused gives routing key, id and body of the answer to a refused grant.
 	Refused(g coupon.Grant, r coupon.Granted, at time.Time) (key, id string, body []byte, err error)
+	RedeemRefused(r coupon.RedeemRefused) (key, id string, body []byte, err error)
 	// Trigger gives the body of a trigger.
 	Trigger(t coupon.Trigger) []byte
 }
@@ -115,7 +119,7 @@ func Open(ctx context.Context, c Config, codec Codec, log *zap.Logger, reg prome
 	pool.SetMaxIdleConns(c.MaxOpen)
 	pool.SetConnMaxIdleTime(9 * time.Second) // below wait_timeout
 	pool.SetConnMaxLifetime(10 * time.Minute)
-	s := &Store{sql: pool, codec: codec, log: log, metrics: newMetrics(reg), limit: c.TxLimit}
+	s := &Store{sql: pool, codec: codec, log: log, metrics: newMetrics(reg, newSlow(c.Slow, log, time.Now)), limit: c.TxLimit}
 	if err := s.start(ctx, c); err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -76,6 +77,19 @@ func termsArgs(t coupon.Terms) ([]any, error) {
 // CreateTemplate stores the first revision of a template and gives its id. Faults of t are reported all at once,
 // each naming its field.
 func (s *Store) CreateTemplate(ctx context.Context, t coupon.Template) (uint64, error) {
+	return s.createTemplate(ctx, t, nil)
+}
+
+// CreateTemplateOnce is CreateTemplate for a request that has begun with an idempotency key (BeginIdempotent): the id is
+// noted with the key in the same transaction, so that a second try finds it as the key's mark. coupon.ErrConflict says
+// that another try made a template already.
+func (s *Store) CreateTemplateOnce(ctx context.Context, t coupon.Template, caller, key string) (uint64, error) {
+	return s.createTemplate(ctx, t, func(ctx context.Context, tx *sql.Tx, id uint64) error {
+		return s.markIdempotent(ctx, tx, caller, key, strconv.FormatUint(id, 10))
+	})
+}
+
+func (s *Store) createTemplate(ctx context.Context, t coupon.Template, also func(ctx context.Context, tx *sql.Tx, id uint64) error) (uint64, error) {
 	if err := t.Validate(); err != nil {
 		return 0, err
 	}
@@ -85,7 +99,10 @@ func (s *Store) CreateTemplate(ctx context.Context, t coupon.Template) (uint64, 
 		if id, err = s.insertID(ctx, tx, stmtStockInsert, t.Quota, t.PerUser); err != nil {
 			return err
 		}
-		return s.insertRevision(ctx, tx, id, 1, t)
+		if err := s.insertRevision(ctx, tx, id, 1, t); err != nil || also == nil {
+			return err
+		}
+		return also(ctx, tx, id)
 	})
 	return id, err
 }
@@ -93,6 +110,17 @@ func (s *Store) CreateTemplate(ctx context.Context, t coupon.Template) (uint64, 
 // ReviseTemplate stores the next revision of t.ID; t.Revision is the one it was made from, and ErrConflict says
 // that another revision came first. Issued coupons keep theirs.
 func (s *Store) ReviseTemplate(ctx context.Context, t coupon.Template) (uint32, error) {
+	return s.reviseTemplate(ctx, t, nil)
+}
+
+// ReviseTemplateOnce is to ReviseTemplate what CreateTemplateOnce is to CreateTemplate; the mark is the revision.
+func (s *Store) ReviseTemplateOnce(ctx context.Context, t coupon.Template, caller, key string) (uint32, error) {
+	return s.reviseTemplate(ctx, t, func(ctx context.Context, tx *sql.Tx, revision uint32) error {
+		return s.markIdempotent(ctx, tx, caller, key, strconv.FormatUint(uint64(revision), 10))
+	})
+}
+
+func (s *Store) reviseTemplate(ctx context.Context, t coupon.Template, also func(ctx context.Context, tx *sql.Tx, revision uint32) error) (uint32, error) {
 	if err := t.Validate(); err != nil {
 		return 0, err
 	}
@@ -105,7 +133,10 @@ func (s *Store) ReviseTemplate(ctx context.Context, t coupon.Template) (uint32, 
 		if n == 0 {
 			return fmt.Errorf("template %d revision %d: %w", t.ID, t.Revision, coupon.ErrConflict)
 		}
-		return s.insertRevision(ctx, tx, t.ID, next, t)
+		if err := s.insertRevision(ctx, tx, t.ID, next, t); err != nil || also == nil {
+			return err
+		}
+		return also(ctx, tx, next)
 	})
 	return next, err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ledger"
+	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/planner"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 	"github.com/lapsehq/lapse/pkg/worker"
@@ -18,7 +19,7 @@ func run(ctx context.Context, p config.Process) int {
 		func(c config.Publisher) config.Common { return c.Common }, p, add)
 }
 
-// add wires the publisher: grants come in, their triggers and events go out, the planner promotes what waits as rows.
+// add wires the publisher: grants and orders come in, their triggers and events go out, the planner promotes what waits as rows.
 // Readiness depends on the database alone: while the broker is away the outbox holds.
 func add(w *worker.Worker, c config.Publisher) error {
 	if err := w.AddRelay(c.Outbox); err != nil {
@@ -33,8 +34,25 @@ func add(w *worker.Worker, c config.Publisher) error {
 	if err != nil {
 		return fmt.Errorf("issuance: %w", err)
 	}
+	if err := addOrders(w, c); err != nil {
+		return err
+	}
 	return w.Consume(broker.ConsumerOptions{
 		Config: c.Issuance.Consumer(), Queue: w.Ladder.Issuance(), Handler: handler.Handle,
+	})
+}
+
+// addOrders wires the events of orders.
+func addOrders(w *worker.Worker, c config.Publisher) error {
+	if !c.Ladder.Orders {
+		return nil
+	}
+	handler, err := order.NewHandler(c.Order, w.Store, w.Ladder, w.Log, w.Registry)
+	if err != nil {
+		return fmt.Errorf("order: %w", err)
+	}
+	return w.Consume(broker.ConsumerOptions{
+		Config: c.Order.Consumer(), Queue: w.Ladder.Orders(), Handler: handler.Handle,
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/ledger"
 	"github.com/lapsehq/lapse/pkg/notice"
+	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/planner"
 	"github.com/lapsehq/lapse/pkg/store"
@@ -107,6 +108,7 @@ type Publisher struct {
 	Outbox   outbox.Config   `koanf:"outbox"`
 	Planner  planner.Config  `koanf:"planner"`
 	Issuance issuance.Config `koanf:"issuance"`
+	Order    order.Config    `koanf:"order"`
 	Ledger   ledger.Config   `koanf:"ledger"`
 }
 
@@ -114,7 +116,7 @@ type Publisher struct {
 func DefaultPublisher() Publisher {
 	c := Publisher{
 		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Issuance: issuance.DefaultConfig(),
-		Ledger: ledger.DefaultConfig(),
+		Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
 	}
 	c.Admin.Address = ":9101"
 

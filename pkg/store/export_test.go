@@ -3,6 +3,9 @@ package store
 import (
 	"context"
 	"database/sql"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
@@ -32,4 +35,17 @@ func (s *Store) IssueStepped(ctx context.Context, step int, grants []coupon.Gran
 		return err
 	})
 	return is.answers, err
+}
+
+// Slow is the watch over slow statements.
+type Slow struct{ w *slow }
+
+// NewSlow makes one.
+func NewSlow(limit time.Duration, log *zap.Logger, now func() time.Time) Slow {
+	return Slow{newSlow(limit, log, now)}
+}
+
+// Note notes a run.
+func (s Slow) Note(name string, took time.Duration, rows int64, err error) {
+	s.w.note(name, took, rows, err)
 }

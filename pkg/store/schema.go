@@ -29,7 +29,7 @@ func OpenSchema(ctx context.Context, c Config, log *zap.Logger) (*Schema, error)
 	pool := sql.OpenDB(connector{inner})
 	pool.SetMaxOpenConns(c.MaxOpen)
 	pool.SetConnMaxIdleTime(9 * time.Second) // below wait_timeout
-	s := &Store{sql: pool, log: log, metrics: newMetrics(prometheus.NewRegistry()), limit: c.TxLimit}
+	s := &Store{sql: pool, log: log, metrics: newMetrics(prometheus.NewRegistry(), newSlow(c.Slow, log, time.Now)), limit: c.TxLimit}
 	if err := s.checkServer(ctx); err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}

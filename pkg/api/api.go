@@ -60,6 +60,9 @@ func New(c Config, deps Deps, log *zap.Logger, reg prometheus.Registerer) (*API,
 // addRoutes adds every operation. Each file adds its own.
 func (a *API) addRoutes() {
 	a.addTemplates()
+	a.addCheckout()
+	a.addCoupons()
+	a.addWallet()
 }
 
 func (a *API) humaConfig() huma.Config {

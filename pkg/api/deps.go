@@ -10,6 +10,10 @@ import (
 // Deps is what the API needs of the store. All of it must be given.
 type Deps struct {
 	Templates Templates
+	Checkout  Checkout
+	Coupons   Coupons
+	Wallets   Wallets
+	Aside     *Aside // may be nil: then readers ring for nothing
 	Grants    Grants
 	Stats     Stats
 	Keys      Keys

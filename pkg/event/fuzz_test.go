@@ -103,6 +103,46 @@ func FuzzDecodeExpired(f *testing.F) {
 	})
 }
 
+func FuzzDecodeOrder(f *testing.F) {
+	for _, seed := range seeds(f) {
+		f.Add(seed, "", "", event.KeyOrderPaid)
+		f.Add(seed, event.ContentType, "m", "")
+	}
+	f.Add([]byte(`{"order_id":"o","coupon_ids":[1,"2"]}`), plain, "m", event.TypeOrderRefunded)
+	c := codec(f)
+	f.Fuzz(func(t *testing.T, body []byte, contentType, messageID, key string) {
+		got, err := event.DecodeOrder(body, contentType, messageID, key)
+		if err != nil {
+			return
+		}
+		require.NotEmpty(t, got.EventID)
+		require.Contains(t, event.OrderTypes(), got.Type)
+		o := coupon.Order{Verb: coupon.VerbRefund, OrderID: got.OrderID, UserID: got.UserID, CouponIDs: got.CouponIDs, Reason: got.Reason}
+		require.NoError(t, o.Validate())
+		_, written, err := c.Order(got, granted)
+		require.NoError(t, err)
+		again, err := event.DecodeOrder(written, event.ContentType, "", "")
+		require.NoError(t, err)
+		require.Equal(t, got, again)
+	})
+}
+
+func FuzzDecodeLife(f *testing.F) {
+	for _, seed := range seeds(f) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := event.DecodeLife(body)
+		if err != nil {
+			return
+		}
+		require.Contains(t, event.LifeTypes(), got.Type)
+		require.NotZero(t, got.CouponID)
+		require.NotZero(t, got.Version)
+		require.NotZero(t, got.To)
+	})
+}
+
 func BenchmarkTrigger(b *testing.B) {
 	c := codec(b)
 	b.ReportAllocs()

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,22 +25,56 @@ import (
 //
 // Errors: those of o.Validate; coupon.ErrUnavailable; coupon.ErrContention when somebody held one of the rows for longer
 // than Config.LockWait, or when deadlocks persisted; coupon.ErrIntegrity. After an error nothing has moved, except that a
-// lost connection may hide a commit: ask again, it is a repeat then.
+// lost connection may hide a commit, and that with o.Each other coupons may have moved; ask again: what is done is a
+// repeat then.
 func (s *Store) Act(ctx context.Context, o coupon.Order) (now time.Time, out []coupon.Acted, err error) {
 	if err := o.Validate(); err != nil {
 		return time.Time{}, nil, err
 	}
+	now, out, err = s.actOnce(ctx, o)
+	if o.Each && len(o.CouponIDs) > 1 && (errors.Is(err, coupon.ErrContention) || errors.Is(err, coupon.ErrIntegrity)) {
+		return s.actEach(ctx, o) // one that cannot be had does not keep the others
+	}
+	return now, out, err
+}
+
+// actEach gives every coupon a transaction of its own. Its clock is the last one's.
+func (s *Store) actEach(ctx context.Context, o coupon.Order) (now time.Time, out []coupon.Acted, err error) {
+	var errs []error
+	for _, id := range o.CouponIDs {
+		one := o
+		one.CouponIDs = []uint64{id}
+		at, acted, err := s.actOnce(ctx, one)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		now, out = at, append(out, acted...)
+	}
+	if len(errs) > 0 {
+		return time.Time{}, nil, errors.Join(errs...)
+	}
+	return now, out, nil
+}
+
+// actOnce is Act in one transaction.
+func (s *Store) actOnce(ctx context.Context, o coupon.Order) (now time.Time, out []coupon.Acted, err error) {
+	turn := slices.Sorted(slices.Values(o.CouponIDs))
+	if err := s.turns.take(ctx, turn, s.limit); err != nil {
+		return time.Time{}, nil, fmt.Errorf("%s: %w", o.Verb, err)
+	}
+	held := (*heldError)(nil)
+	defer func() { s.turns.give(turn, held != nil && len(turn) == 1) }()
 	var a *act
 	err = s.tx(ctx, string(o.Verb), func(ctx context.Context, tx *sql.Tx) error {
 		a = &act{Order: o, rows: make(map[uint64]*actRow, len(o.CouponIDs)), out: make([]coupon.Acted, len(o.CouponIDs))}
-		if err := s.actIn(ctx, tx, a); isLockWait(err) {
+		err := s.actIn(ctx, tx, a)
+		if isLockWait(err) {
 			return &heldError{err} // waited long enough: not once more
-		} else if err != nil {
-			return err
 		}
-		return nil
+		return err
 	})
-	if held := (*heldError)(nil); errors.As(err, &held) {
+	if errors.As(err, &held) {
 		return time.Time{}, nil, fmt.Errorf("%s: %w", o.Verb, held.err)
 	}
 	if err != nil {

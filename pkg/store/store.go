@@ -102,6 +102,7 @@ type Store struct {
 	limit   time.Duration
 	wake    wake
 	terms   termsCache
+	turns   turns
 }
 
 // Open connects, checks the server and, by config, migrates or verifies the schema. It answers with a clear error

@@ -28,6 +28,7 @@ type API struct {
 	huma    huma.API
 	routes  map[string]*route // by pattern; read only once made
 	spec    spec
+	gather  *gatherer
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -48,6 +49,10 @@ func New(c Config, deps Deps, log *zap.Logger, reg prometheus.Registerer) (*API,
 		cfg: c, deps: deps, log: log, metrics: newMetrics(reg), guard: g, limits: newLimits(c),
 		mux: http.NewServeMux(), routes: map[string]*route{},
 	}
+	a.gather = &gatherer{
+		cfg: c.Gather, queue: make(chan *claim, c.Gather.Waiting), slots: a.limits.gates[ScopeIssue].slots,
+		issue: a.issue, limit: c.RequestTimeout, sizes: a.metrics.gathered,
+	}
 	a.huma = humago.New(a.mux, a.humaConfig())
 	a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "")
 	a.addRoutes()
@@ -60,6 +65,8 @@ func New(c Config, deps Deps, log *zap.Logger, reg prometheus.Registerer) (*API,
 // addRoutes adds every operation. Each file adds its own.
 func (a *API) addRoutes() {
 	a.addTemplates()
+	a.addStats()
+	a.addGrants()
 	a.addCheckout()
 	a.addCoupons()
 	a.addWallet()
@@ -182,4 +189,7 @@ func (a *API) Run(ctx context.Context) error {
 }
 
 // startLoops starts what the API does by itself.
-func (a *API) startLoops(context.Context, *sync.WaitGroup) {}
+func (a *API) startLoops(ctx context.Context, loops *sync.WaitGroup) {
+	loops.Go(func() { a.gather.run(ctx) })
+	loops.Go(func() { a.prune(ctx) })
+}

@@ -22,7 +22,9 @@ type Deps struct {
 // Templates keeps what coupons are made from.
 type Templates interface {
 	CreateTemplate(ctx context.Context, t coupon.Template) (uint64, error)
+	CreateTemplateOnce(ctx context.Context, t coupon.Template, caller, key string) (uint64, error)
 	ReviseTemplate(ctx context.Context, t coupon.Template) (uint32, error)
+	ReviseTemplateOnce(ctx context.Context, t coupon.Template, caller, key string) (uint32, error)
 	Template(ctx context.Context, id uint64) (coupon.Template, error)
 	Templates(ctx context.Context, from uint64, limit int) ([]coupon.Template, error)
 	StopTemplate(ctx context.Context, id uint64, stopped bool, actor, reason string) error
@@ -40,6 +42,11 @@ type Stats interface {
 }
 
 // Keys remembers the answers to Idempotency-Keys.
-type Keys interface{}
+type Keys interface {
+	BeginIdempotent(ctx context.Context, caller, key string, body [32]byte, lease time.Duration) (coupon.Idempotent, error)
+	FinishIdempotent(ctx context.Context, caller, key string, status int, answer []byte) error
+	AbandonIdempotent(ctx context.Context, caller, key string) error
+	PruneIdempotent(ctx context.Context, age time.Duration, limit int) (int, error)
+}
 
 const maxGrants = 1000 // of one request, and of one transaction

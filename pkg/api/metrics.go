@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
 // noRoute is the route of what has none, as a label and in the access log.
@@ -15,6 +17,7 @@ type metrics struct {
 	seconds  *prometheus.HistogramVec
 	waiting  *prometheus.GaugeVec
 	gathered prometheus.Histogram
+	grants   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -34,12 +37,29 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
 		}),
 	}
-	reg.MustRegister(m.requests, m.seconds, m.waiting, m.gathered)
+	m.grants = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lapse_http_grants_total", Help: "Grants that were asked for over HTTP, by their result.",
+	}, []string{"result"})
+	for _, r := range []string{resultGranted, resultRepeated, resultRefused} {
+		m.grants.WithLabelValues(r)
+	}
+	reg.MustRegister(m.requests, m.seconds, m.waiting, m.gathered, m.grants)
 	m.route(noRoute, noRoute)
 	for _, s := range Scopes() {
 		m.waiting.WithLabelValues(string(s))
 	}
 	return m
+}
+
+func (m *metrics) granted(g coupon.Granted) {
+	switch {
+	case g.Refused != "":
+		m.grants.WithLabelValues(resultRefused).Inc()
+	case g.Repeated:
+		m.grants.WithLabelValues(resultRepeated).Inc()
+	default:
+		m.grants.WithLabelValues(resultGranted).Inc()
+	}
 }
 
 // route makes the labels of a route.

@@ -16,12 +16,12 @@ import (
 
 // The codes of problems, besides those of package coupon. They never change their meaning.
 const (
-	CodeBadRequest   coupon.Code = "bad_request"   // 400, 404 of a path, 405, 415: the request cannot be read
-	CodeUnauthorized coupon.Code = "unauthorized"  // 401
-	CodeForbidden    coupon.Code = "forbidden"     // 403
-	CodeConflict     coupon.Code = "conflict"      // 409: a template was revised by somebody else
-	CodeInProgress   coupon.Code = "in_progress"   // 409: the same Idempotency-Key is being worked on
-	CodeTooLarge     coupon.Code = "too_large"     // 413
+	CodeBadRequest   coupon.Code = "bad_request"  // 400, 404 of a path, 405, 415: the request cannot be read
+	CodeUnauthorized coupon.Code = "unauthorized" // 401
+	CodeForbidden    coupon.Code = "forbidden"    // 403
+	CodeConflict     coupon.Code = "conflict"     // 409: a template was revised by somebody else
+	CodeInProgress   coupon.Code = "in_progress"  // 409: the same Idempotency-Key is being worked on
+	CodeTooLarge     coupon.Code = "too_large"    // 413
 	CodeKeyReused    coupon.Code = "idempotency_key_reused"
 	CodeRateLimited  coupon.Code = "rate_limited" // 429
 	CodeInternal     coupon.Code = "internal"     // 500: a fault of ours
@@ -32,18 +32,18 @@ const (
 
 // Problem is every answer that is not a success: RFC 9457 with a stable code.
 type Problem struct {
-	Type     string           `json:"type" doc:"urn:lapse:problem:<code>"`
-	Title    string           `json:"title" doc:"the status in words"`
-	Status   int              `json:"status"`
-	Code     coupon.Code      `json:"code" doc:"for programs: never changes its meaning"`
-	Detail   string           `json:"detail" doc:"for people: which field, which value, why"`
-	State    string           `json:"state,omitempty" doc:"of the coupon that refused, as it is now"`
-	CouponID string           `json:"coupon_id,omitempty" doc:"the first coupon that refused"`
-	Coupons  []RefusedCoupon  `json:"coupons,omitempty" doc:"what would have become of each coupon of the request; none was moved"`
-	Errors   []Fault          `json:"errors,omitempty" doc:"every fault of the request that was found"`
-	retry    int              // seconds, for Retry-After; 0: none
-	headers  http.Header      // further ones
-	cause    error            // for the log
+	Type     string          `json:"type" doc:"urn:lapse:problem:<code>"`
+	Title    string          `json:"title" doc:"the status in words"`
+	Status   int             `json:"status"`
+	Code     coupon.Code     `json:"code" doc:"for programs: never changes its meaning"`
+	Detail   string          `json:"detail" doc:"for people: which field, which value, why"`
+	State    string          `json:"state,omitempty" doc:"of the coupon that refused, as it is now"`
+	CouponID string          `json:"coupon_id,omitempty" doc:"the first coupon that refused"`
+	Coupons  []RefusedCoupon `json:"coupons,omitempty" doc:"what would have become of each coupon of the request; none was moved"`
+	Errors   []Fault         `json:"errors,omitempty" doc:"every fault of the request that was found"`
+	retry    int             // seconds, for Retry-After; 0: none
+	headers  http.Header     // further ones
+	cause    error           // for the log
 }
 
 // RefusedCoupon is one coupon of a request that was refused as a whole.
@@ -129,11 +129,11 @@ func badRequests(faults []Fault) *Problem {
 func fromJoined(err error) *Problem {
 	var faults []Fault
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		field, message, ok := strings.Cut(line, ": ")
+		field, message, ok := strings.Cut(strings.Replace(line, coupon.ErrRule.Error()+": ", "rule.", 1), ": ")
 		if !ok {
 			field, message = "", line
 		}
-		faults = append(faults, Fault{Location: "body." + field, Message: clip(message)})
+		faults = append(faults, Fault{Location: strings.TrimSuffix("body."+field, "."), Message: clip(message)})
 	}
 	return badRequests(faults)
 }

@@ -26,6 +26,7 @@ type route struct {
 	mutates bool          // it changes something, so it takes an Idempotency-Key
 	stream  bool          // its answer is sent as it comes, and may take longer than others
 	ungated bool          // it does not wait for its turn in the bulkhead: the handler sees to that
+	status  int           // of success; 0: 200
 	codes   []coupon.Code // of the problems that it has besides the general ones; each with its status in statusOf
 }
 
@@ -73,8 +74,9 @@ func statusOf(code coupon.Code) int {
 func register[I, O any](a *API, r route, handle func(ctx context.Context, in *I) (*O, error)) {
 	op := huma.Operation{
 		OperationID: r.id, Method: r.method, Path: r.path, Summary: r.summary, Description: r.text, Tags: []string{r.tag},
-		Security:  []map[string][]string{{"token": {}}},
-		Responses: a.responses(&r),
+		DefaultStatus: r.status,
+		Security:      []map[string][]string{{"token": {}}},
+		Responses:     a.responses(&r),
 		// The body has been read, and is bounded, before huma sees it.
 		MaxBodyBytes: -1, BodyReadTimeout: -1,
 		RejectUnknownQueryParameters: true,

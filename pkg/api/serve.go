@@ -111,26 +111,47 @@ func (a *API) serve(ans *answer, r *http.Request, req *request) *Problem {
 }
 
 // handle is the request itself, once it may be done.
-func (a *API) handle(ans *answer, r *http.Request, req *request, scope Scope, _ []byte) *Problem {
+func (a *API) handle(ans *answer, r *http.Request, req *request, scope Scope, body []byte) *Problem {
+	k, p := keyOf(r.Header, req.route)
+	if p != nil {
+		return p
+	}
+	req.caller.idem = k
 	ctx := withCaller(r.Context(), req.caller)
-	return a.gated(ctx, req.route, scope, func() *Problem {
+	work := func() *Problem {
 		ans.stream = req.route.stream
 		a.mux.ServeHTTP(ans, r.WithContext(ctx))
 		return nil
-	})
+	}
+	gated := func(ctx context.Context, f func() *Problem) *Problem { return a.gated(ctx, scope, f) }
+	now := func(_ context.Context, f func() *Problem) *Problem { return f() }
+	switch {
+	case k != nil && req.route.ungated: // the handler waits for its turn itself
+		return a.withKey(ctx, ans, k, bodyHash(r, body), gated, work)
+	case k != nil: // one turn for all of it
+		return gated(ctx, func() *Problem { return a.withKey(ctx, ans, k, bodyHash(r, body), now, work) })
+	case req.route.ungated:
+		return work()
+	default:
+		return gated(ctx, work)
+	}
 }
 
 // gated runs f in its turn.
-func (a *API) gated(ctx context.Context, rt *route, scope Scope, f func() *Problem) *Problem {
-	if rt.ungated {
-		return f()
-	}
+func (a *API) gated(ctx context.Context, scope Scope, f func() *Problem) *Problem {
 	leave, p := a.limits.gates[scope].enter(ctx)
 	if p != nil {
 		return p
 	}
 	defer leave()
 	return f()
+}
+
+// failed is the problem of an error, noted for the log.
+func (a *API) failed(ctx context.Context, err error) *Problem {
+	p := problemOf(ctx, err)
+	a.note(ctx, p)
+	return p
 }
 
 // find gives the request its route.

@@ -27,7 +27,7 @@ var (
 	stmtIdemMark = define("idempotency.mark", `UPDATE idempotency_key SET answer = ?
 		WHERE caller = ? AND idem_key = ? AND status = 0 AND answer = ''`)
 	stmtIdemFinish = define("idempotency.finish", `UPDATE idempotency_key SET status = ?, answer = ?
-		WHERE caller = ? AND idem_key = ? AND status = 0`)
+		WHERE caller = ? AND idem_key = ? AND status = 0 AND (answer = '' OR ? < 400)`)
 	stmtIdemDelete = define("idempotency.delete", `DELETE FROM idempotency_key WHERE caller = ? AND idem_key = ? AND status = 0 AND answer = ''`)
 	stmtIdemYield  = define("idempotency.yield", `UPDATE idempotency_key SET lease_until = UTC_TIMESTAMP(3)
 		WHERE caller = ? AND idem_key = ? AND status = 0`)
@@ -82,13 +82,13 @@ func (s *Store) meetIdempotent(ctx context.Context, tx *sql.Tx, caller, key stri
 	return nil
 }
 
-// FinishIdempotent remembers the answer. coupon.ErrConflict says that another one is remembered already: begin again to
-// have it.
+// FinishIdempotent remembers the answer. coupon.ErrConflict says that another one is remembered already, or that a failure
+// was to be remembered of what another try has done: begin again to have its answer.
 func (s *Store) FinishIdempotent(ctx context.Context, caller, key string, status int, answer []byte) error {
 	if answer == nil {
 		answer = []byte{}
 	}
-	n, err := s.exec(ctx, s.sql, stmtIdemFinish, status, answer, caller, key)
+	n, err := s.exec(ctx, s.sql, stmtIdemFinish, status, answer, caller, key, status)
 	if err == nil && n == 0 {
 		err = coupon.ErrConflict
 	}

@@ -98,6 +98,7 @@ func TestTemplateIsMadeOnce(t *testing.T) {
 	_, err = s.CreateTemplateOnce(t.Context(), tpl, "shop", "k")
 	require.ErrorIs(t, err, coupon.ErrConflict)
 	require.EqualValues(t, 1, d.Int(t, "SELECT COUNT(*) FROM template_stock"))
+	require.ErrorIs(t, s.FinishIdempotent(t.Context(), "shop", "k", 409, nil), coupon.ErrConflict, "it was made: no failure stands for it")
 
 	leaseEnds()
 	got := begin()

@@ -27,13 +27,9 @@ type ActedCoupon struct {
 	Note     string `json:"note,omitempty" doc:"for people: what may surprise, such as a refund past the coupon's end"`
 }
 
-type orderIn struct {
-	OrderID string `path:"order_id" doc:"the shop's id of the order, percent-encoded"`
-}
-
 type lockIn struct {
-	orderIn
-	Body struct {
+	OrderID string `path:"order_id" doc:"the shop's id of the order, percent-encoded"`
+	Body    struct {
 		UserID    string   `json:"user_id" doc:"whose coupons they must be"`
 		CouponIDs []string `json:"coupon_ids" minItems:"1" maxItems:"10" nullable:"false"`
 		LockFor   string   `json:"lock_for,omitempty" doc:"from now on, such as 30m (default), 90s or 2h; at most 168h; a fraction of a second is rounded up"`
@@ -41,8 +37,8 @@ type lockIn struct {
 }
 
 type renewIn struct {
-	orderIn
-	Body struct {
+	OrderID string `path:"order_id" doc:"the shop's id of the order, percent-encoded"`
+	Body    struct {
 		UserID    string   `json:"user_id,omitempty" doc:"whose coupons they must be; not looked at if absent"`
 		CouponIDs []string `json:"coupon_ids" minItems:"1" maxItems:"10" nullable:"false"`
 		LockFor   string   `json:"lock_for,omitempty" doc:"from now on, such as 30m (default); at most 168h. A renewal never takes time away"`
@@ -50,24 +46,24 @@ type renewIn struct {
 }
 
 type redeemIn struct {
-	orderIn
-	Body struct {
+	OrderID string `path:"order_id" doc:"the shop's id of the order, percent-encoded"`
+	Body    struct {
 		UserID    string   `json:"user_id" doc:"whose coupons they must be"`
 		CouponIDs []string `json:"coupon_ids" minItems:"1" maxItems:"10" nullable:"false"`
 	}
 }
 
 type releaseIn struct {
-	orderIn
-	Body struct {
+	OrderID string `path:"order_id" doc:"the shop's id of the order, percent-encoded"`
+	Body    struct {
 		UserID    string   `json:"user_id,omitempty" doc:"whose coupons they must be; not looked at if absent"`
 		CouponIDs []string `json:"coupon_ids" minItems:"1" maxItems:"10" nullable:"false"`
 	}
 }
 
 type refundIn struct {
-	orderIn
-	Body struct {
+	OrderID string `path:"order_id" doc:"the shop's id of the order, percent-encoded"`
+	Body    struct {
 		UserID    string   `json:"user_id,omitempty" doc:"whose coupons they must be; not looked at if absent"`
 		CouponIDs []string `json:"coupon_ids" minItems:"1" maxItems:"10" nullable:"false"`
 		Partial   bool     `json:"partial,omitempty" doc:"of a part of the order: moves no coupon"`

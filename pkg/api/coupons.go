@@ -115,7 +115,8 @@ type CouponPage struct {
 
 type couponsOut struct{ Body CouponPage }
 
-type filterIn struct {
+// CouponFilter says which coupons a list is of. It is exported because huma looks at no other embedded field.
+type CouponFilter struct {
 	TemplateID string `query:"template_id" doc:"of this template"`
 	BatchID    string `query:"batch_id" doc:"of this batch"`
 	State      string `query:"state" enum:"unused,locked,used,expired,voided" doc:"as stored: an unused coupon whose end has passed is found under unused until a worker has settled it"`
@@ -125,7 +126,7 @@ type filterIn struct {
 }
 
 type listIn struct {
-	filterIn
+	CouponFilter
 	Limit int `query:"limit" minimum:"1" doc:"coupons to look at for the page"`
 }
 
@@ -238,7 +239,7 @@ func (a *API) limit(n int) (int, error) {
 	}
 }
 
-func (in *filterIn) query() (q coupon.ListQuery, err error) {
+func (in *CouponFilter) query() (q coupon.ListQuery, err error) {
 	if in.TemplateID != "" {
 		if q.Template, err = parseID("query.template_id", in.TemplateID); err != nil {
 			return q, err

@@ -70,7 +70,7 @@ func cell(s string) string {
 }
 
 type exportIn struct {
-	filterIn
+	CouponFilter
 	Limit int `query:"limit" minimum:"1" maximum:"10000" doc:"asks for a piece: so many coupons are looked at, and the header X-Next-Page-Token says where the next piece begins. Absent: everything"`
 }
 

@@ -68,8 +68,8 @@ type userIn struct {
 }
 
 type bestIn struct {
-	userIn
-	Body struct {
+	UserID string `path:"user_id" doc:"the shop's id of the user, percent-encoded"`
+	Body   struct {
 		Amount   int64      `json:"amount" minimum:"0" doc:"of the cart, minor units"`
 		Currency string     `json:"currency" doc:"ISO 4217"`
 		Scopes   []string   `json:"scopes,omitempty" maxItems:"256" nullable:"false" doc:"what is in the cart: categories, shops"`

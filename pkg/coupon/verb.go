@@ -75,7 +75,7 @@ type Ask struct {
 	Tombstone bool          // refund: the order is over, so a lock that it still holds is given up too
 
 	Done     bool // this order has done this verb to this coupon before (history; see Ask.Remember)
-	RanOut   bool // release: the last lock of this order on it ran out, and that is settled (likewise)
+	Over     bool // release, refund: the last lock of this order on it is over, and nothing came of it (likewise)
 	Closed   bool // this order was closed: a tombstone is there
 	Refunded bool // this order was refunded: a tombstone is there
 }
@@ -108,9 +108,10 @@ func (a *Ask) Remember(from, to Status, cause Cause) {
 		a.Done = a.Done || to == Used
 	case VerbRefund:
 		a.Done = a.Done || from == Used
+		a.Over = from == Locked && (to == Unused || to == Expired)
 	case VerbRelease:
-		over := from == Locked && (to == Unused || to == Expired)
-		a.Done, a.RanOut = over && cause == CauseOrder, over && cause == CauseLock
+		a.Over = from == Locked && (to == Unused || to == Expired)
+		a.Done = a.Over && cause == CauseOrder
 	case VerbLock, VerbRenew, VerbExtend, VerbVoid:
 	default:
 	}
@@ -287,7 +288,7 @@ func (a Ask) release(row Row, ended bool) Verdict {
 		return giveBack(row, ended)
 	case row.Status == Locked:
 		return refuse(CodeLockedByOther)
-	case a.RanOut && (row.Status == Unused || row.Status == Expired):
+	case a.Over:
 		return Verdict{Repeat: true} // what it asks for has come about by itself
 	case row.Status == Unused:
 		return refuse(CodeNotLocked)
@@ -311,6 +312,8 @@ func (a Ask) refund(row Row, ended bool) Verdict {
 		return refuse(CodeUsedByOther)
 	case row.Status == Locked && row.OrderID == a.OrderID && a.Tombstone:
 		return giveBack(row, ended) // refunded before it was said to be paid
+	case row.Status != Used && a.Tombstone && a.Over:
+		return Verdict{Repeat: true} // likewise, once more
 	case row.Status != Used:
 		return refuse(CodeNotUsed)
 	}

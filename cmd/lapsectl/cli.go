@@ -25,8 +25,10 @@ type cli struct {
 	Migrate  migrateCommand  `cmd:"" help:"Bring the database's schema up, take it down, or show where it is."`
 	Template templateCommand `cmd:"" help:"Create, revise and show what coupons are issued from."`
 	Grant    grantCommand    `cmd:"" help:"Ask for coupons, over RabbitMQ."`
+	Order    orderCommand    `cmd:"" help:"Send events of orders by hand."`
 	Events   eventsCommand   `cmd:"" help:"Watch events as they come."`
 	Explain  explainCommand  `cmd:"" help:"Show what is known of a coupon."`
+	Token    tokenCommand    `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
 
 	Demo   demoCommand   `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
 	Verify verifyCommand `cmd:"" help:"Hold what was promised against what runs, check by check."`

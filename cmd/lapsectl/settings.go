@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/event"
@@ -22,6 +23,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/ledger"
 	"github.com/lapsehq/lapse/pkg/notice"
+	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/planner"
 	"github.com/lapsehq/lapse/pkg/store"
@@ -33,15 +35,18 @@ type settings struct {
 	Outbox        outbox.Config   `koanf:"outbox"`
 	Planner       planner.Config  `koanf:"planner"`
 	Issuance      issuance.Config `koanf:"issuance"`
+	Order         order.Config    `koanf:"order"`
 	Ledger        ledger.Config   `koanf:"ledger"`
 	Expiry        expiry.Config   `koanf:"expiry"`
 	Notice        notice.Config   `koanf:"notice"`
+	API           api.Config      `koanf:"api"`
 }
 
 func defaultSettings() settings {
 	return settings{
 		Common: config.DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(),
-		Issuance: issuance.DefaultConfig(), Ledger: ledger.DefaultConfig(), Expiry: expiry.DefaultConfig(), Notice: notice.DefaultConfig(),
+		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
+		Expiry: expiry.DefaultConfig(), Notice: notice.DefaultConfig(), API: api.DefaultConfig(),
 	}
 }
 

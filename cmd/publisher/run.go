@@ -3,11 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ledger"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/planner"
 	"github.com/lapsehq/lapse/pkg/telemetry"
@@ -37,9 +42,38 @@ func add(w *worker.Worker, c config.Publisher) error {
 	if err := addOrders(w, c); err != nil {
 		return err
 	}
-	return w.Consume(broker.ConsumerOptions{
+	if err := w.Consume(broker.ConsumerOptions{
 		Config: c.Issuance.Consumer(), Queue: w.Ladder.Issuance(), Handler: handler.Handle,
+	}); err != nil {
+		return err //nolint:wrapcheck // names the queue
+	}
+	return addAPI(w, c.API)
+}
+
+// addAPI wires the API. It is added last, so it is the first to stop: whatever a request leaves is sent by those before it.
+func addAPI(w *worker.Worker, c api.Config) error {
+	if c.Address == "" {
+		return nil
+	}
+	aside := api.NewAside(api.AsideDeps{
+		Publisher: w.Publisher, Router: w.Route, Encoder: w.Codec, Now: time.Now, Log: w.Log, Registry: w.Registry,
 	})
+	w.App.Go("lazy checks", aside.Run)
+	server, err := api.New(c, api.Deps{
+		Templates: w.Store, Grants: w.Store, Stats: w.Store, Keys: w.Store, Checkout: w.Store, Coupons: w.Store, Wallets: w.Store, Aside: aside,
+	}, w.Log, w.Registry)
+	if err != nil {
+		return fmt.Errorf("api: %w", err)
+	}
+	w.App.Add("api port", func(ctx context.Context) error {
+		if err := server.Listen(ctx); err != nil {
+			return err //nolint:wrapcheck // says what it does
+		}
+		w.Log.Info("the API listens", zap.Int("api_port", server.Port()))
+		return w.Listens("api", server.Port())
+	}, nil)
+	w.App.Go("api", server.Run, lifecycle.StopWithin(c.DrainWithin()+time.Second))
+	return nil
 }
 
 // addOrders wires the events of orders.

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/issuance"
@@ -110,6 +111,7 @@ type Publisher struct {
 	Issuance issuance.Config `koanf:"issuance"`
 	Order    order.Config    `koanf:"order"`
 	Ledger   ledger.Config   `koanf:"ledger"`
+	API      api.Config      `koanf:"api"`
 }
 
 // DefaultPublisher returns the defaults.
@@ -117,6 +119,7 @@ func DefaultPublisher() Publisher {
 	c := Publisher{
 		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Issuance: issuance.DefaultConfig(),
 		Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
+		API: api.DefaultConfig(),
 	}
 	c.Admin.Address = ":9101"
 

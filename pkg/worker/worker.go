@@ -53,6 +53,8 @@ type Worker struct {
 
 	common      config.Common
 	needsBroker bool
+	portsFile   string
+	ports       map[string]int
 }
 
 const (
@@ -110,10 +112,9 @@ func (w *Worker) run(ctx context.Context, build telemetry.Build, flags config.Fl
 		return fmt.Errorf("admin port: %w", err)
 	}
 	defer func() { err = errors.Join(err, bounded(context.WithoutCancel(ctx), adminWithin, w.Admin.Stop)) }()
-	if flags.PortsFile != "" {
-		if err := telemetry.WritePorts(flags.PortsFile, map[string]int{"admin": w.Admin.Port()}); err != nil {
-			return fmt.Errorf("ports file: %w", err)
-		}
+	w.portsFile, w.ports = flags.PortsFile, map[string]int{}
+	if err := w.Listens("admin", w.Admin.Port()); err != nil {
+		return err
 	}
 	w.Log.Info("starting", zap.String("build", build.String()), zap.Int("admin_port", w.Admin.Port()))
 	if w.Codec, err = event.NewCodec(w.common.Installation); err != nil {
@@ -191,6 +192,19 @@ func (w *Worker) openBroker(ctx context.Context, role string) error {
 		w.Delay = delay.SweepOnly{}
 	}
 	w.App.Go("broker publisher", w.Publisher.Run, lifecycle.StopWithin(sendWithin))
+	return nil
+}
+
+// Listens writes a port that is listened on to the ports file, if there is to be one, beside those before it. Parts do so
+// one after the other, as they start.
+func (w *Worker) Listens(name string, port int) error {
+	if w.portsFile == "" {
+		return nil
+	}
+	w.ports[name] = port
+	if err := telemetry.WritePorts(w.portsFile, w.ports); err != nil {
+		return fmt.Errorf("ports file: %w", err)
+	}
 	return nil
 }
 

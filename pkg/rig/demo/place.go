@@ -93,6 +93,9 @@ func (p *place) env() map[string]string {
 func (p *place) program(bin, name string, more map[string]string) rig.Program {
 	vars := p.env()
 	vars["LAPSE__ADMIN__ADDRESS"] = "127.0.0.1:0"
+	if name == "publisher" { // the others have no API, and refuse settings that they do not know
+		vars["LAPSE__API__ADDRESS"] = "127.0.0.1:0"
+	}
 	maps.Copy(vars, more)
 	var env []string
 	for _, v := range os.Environ() {

@@ -37,7 +37,10 @@ var versioned = regexp.MustCompile(`\.v[0-9]+$`)
 
 // keys gives the routing keys of the types.
 func (c *eventsTail) keys() ([]string, error) {
-	known := []string{event.KeyIssued, event.KeyRefused, event.KeyReleased, event.KeyExpired}
+	known := make([]string, 0, len(event.OutTypes()))
+	for _, typ := range event.OutTypes() {
+		known = append(known, versioned.ReplaceAllString(typ, ""))
+	}
 	keys := make([]string, 0, len(c.Type))
 	for _, typ := range c.Type {
 		key := versioned.ReplaceAllString(typ, "")

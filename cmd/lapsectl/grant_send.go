@@ -55,8 +55,10 @@ type granter struct {
 }
 
 // intake is the part of the topology that grants need.
-func intake(l *ladder.Ladder) ladder.Plan {
-	names := []string{l.Issuance(), l.ParkExchange(), l.Parked()}
+func intake(l *ladder.Ladder) ladder.Plan { return part(l, l.Issuance(), l.ParkExchange(), l.Parked()) }
+
+// part is what of the topology has one of the names, and the bindings between.
+func part(l *ladder.Ladder, names ...string) ladder.Plan {
 	all := l.Plan()
 	var p ladder.Plan
 	for _, e := range all.Exchanges {

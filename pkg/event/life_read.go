@@ -70,6 +70,9 @@ func LifeTypes() []string {
 	return types
 }
 
+// OutTypes are the types of all events of ours.
+func OutTypes() []string { return append(LifeTypes(), TypeRefused, TypeRedeemRefused) }
+
 // DecodeLife reads the event of any step of a coupon's life. Unknown fields are ignored; an event that tells of no
 // step (coupon.refused and others) is ErrUnknownType.
 func DecodeLife(body []byte) (Life, error) {

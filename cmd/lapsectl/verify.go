@@ -16,25 +16,53 @@ import (
 )
 
 type verifyCommand struct {
-	Walk verifyWalk `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
+	Walk     verifyWalk     `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
+	Checkout verifyCheckout `cmd:"" help:"The coupon's whole life over HTTP and by order events, with races, kills and speed: about 12 minutes."`
 }
 
 type verifyWalk struct {
-	Coupons int      `default:"10000" help:"Coupons of the first section; the others take a tenth, at least 200."`
-	Only    []string `placeholder:"SECTION,..." help:"Only these sections."`
-	Seed    uint64   `default:"1" help:"Of the spread of the ends."`
-	JSON    string   `name:"json" placeholder:"FILE" help:"Write the checks to this file, - for standard output."`
+	Coupons int `default:"10000" help:"Coupons of the first section; the others take a tenth, at least 200."`
+	verifyFlags
 }
+
+type verifyCheckout struct{ verifyFlags }
+
+// verifyFlags are those of every verification.
+type verifyFlags struct {
+	Only []string `placeholder:"SECTION,..." help:"Only these sections."`
+	Seed uint64   `default:"1" help:"Of whatever is drawn by chance."`
+	JSON string   `name:"json" placeholder:"FILE" help:"Write the checks to this file, - for standard output."`
+}
+
+const verifyExits = `
+Exit code 0: every check is ok, 1: one is not, 2: something could not run.`
 
 // Help tells of the sections and the exit codes.
 func (c *verifyWalk) Help() string {
 	return `It runs against the development servers of this checkout only (scripts/stack up). Sections: ` + strings.Join(verify.WalkSections(), ", ") + `.
-kill-broker kills the stack's RabbitMQ for 10 s, and zones moves the time zone of its database server meanwhile.
-Exit code 0: every check is ok, 1: one is not, 2: something could not run.`
+kill-broker kills the stack's RabbitMQ for 10 s, and zones moves the time zone of its database server meanwhile.` + verifyExits
+}
+
+// Help tells of the sections and the exit codes.
+func (c *verifyCheckout) Help() string {
+	return `It runs against the development servers of this checkout only (scripts/stack up), and on a machine that does nothing else: speed and
+lateness are measured. Sections: ` + strings.Join(verify.CheckoutSections(), ", ") + `.` + verifyExits
 }
 
 // Run verifies the walk and prints what was found.
 func (c *verifyWalk) Run(ctx context.Context, s *system) error {
+	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) {
+		cfg.Coupons = c.Coupons
+		return verify.Walk(ctx, cfg)
+	})
+}
+
+// Run verifies the checkout and prints what was found.
+func (c *verifyCheckout) Run(ctx context.Context, s *system) error {
+	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) { return verify.Checkout(ctx, cfg) })
+}
+
+func (c *verifyFlags) run(ctx context.Context, s *system, verification func(verify.Config) (verify.Result, error)) error {
 	stack, err := s.stack(ctx)
 	if err != nil {
 		return err
@@ -43,9 +71,7 @@ func (c *verifyWalk) Run(ctx context.Context, s *system) error {
 	if c.JSON == "-" {
 		view.out, view.terminal = s.stderr, false
 	}
-	result, err := verify.Walk(ctx, verify.Config{
-		Stack: stack, Bin: s.bin(), Coupons: c.Coupons, Seed: c.Seed, Only: c.Only, Commit: commit(), View: view,
-	})
+	result, err := verification(verify.Config{Stack: stack, Bin: s.bin(), Seed: c.Seed, Only: c.Only, Commit: commit(), View: view})
 	if err != nil && len(result.Checks) == 0 && len(result.Errors) == 0 {
 		return err
 	}

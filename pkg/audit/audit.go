@@ -115,6 +115,9 @@ func (a *Audit) Now() time.Time {
 	return low.Add(high.Sub(low) / 2)
 }
 
+// Bounds are the earliest and the latest that the database's clock can show now.
+func (a *Audit) Bounds() (low, high time.Time) { return a.clock.at(time.Now()) }
+
 // Close stops listening, deletes the queue and disconnects. ctx bounds it.
 func (a *Audit) Close(ctx context.Context) error {
 	a.stop()

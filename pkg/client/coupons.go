@@ -75,20 +75,30 @@ type Basket struct {
 	Amount   int64    `json:"amount"` // minor units
 	Currency string   `json:"currency"`
 	Scopes   []string `json:"scopes,omitempty"` // categories, shops
+	Items    []Item   `json:"items,omitempty"`  // instead of Scopes: how much of the amount each part is
+}
+
+// Item is a part of a basket.
+type Item struct {
+	Amount int64    `json:"amount"`
+	Scopes []string `json:"scopes,omitempty"`
 }
 
 // Choice is the best coupon for a basket, and why the others are not.
 type Choice struct {
 	Now    time.Time `json:"now"`
 	Best   *Offered  `json:"best"` // nil: none is usable
-	Others []Offered `json:"others"`
+	Others []Offered `json:"others"` // usable ones first
+	More   bool      `json:"more"`   // there are more than were looked at, or are shown
 }
 
 // Offered is what one coupon would do for a basket.
 type Offered struct {
-	Coupon   Coupon `json:"coupon"`
-	Discount int64  `json:"discount"`
-	Reason   string `json:"reason"` // why it is not the best; empty for the best
+	Coupon    Coupon `json:"coupon"`
+	Usable    bool   `json:"usable"`
+	Discount  int64  `json:"discount"`
+	AppliesTo int64  `json:"applies_to"` // of the amount
+	Reason    Code   `json:"reason"`     // why it is not the best; empty for the best
 }
 
 // Best chooses among a user's coupons.
@@ -99,24 +109,28 @@ func (c *Client) Best(ctx context.Context, userID string, b Basket) (out Choice,
 
 // Validity says whether a user could use a coupon now, and what for.
 type Validity struct {
-	Now      time.Time `json:"now"`
-	Usable   bool      `json:"usable"`
-	Code     Code      `json:"code"` // why not
-	State    State     `json:"state"`
-	Discount int64     `json:"discount"`
-	Coupon   Coupon    `json:"coupon"`
+	Now       time.Time `json:"now"`
+	Usable    bool      `json:"usable"`
+	Code      Code      `json:"code"` // why not
+	State     State     `json:"state"`
+	Discount  int64     `json:"discount"`
+	AppliesTo int64     `json:"applies_to"` // of the amount
+	Coupon    Coupon    `json:"coupon"`
 }
 
-// Validate asks whether a coupon could be used now. b may be nil: then only the coupon is looked at.
-func (c *Client) Validate(ctx context.Context, couponID, userID string, b *Basket) (out Validity, err error) {
+// Validate asks whether a user could use a coupon now, for an order if there is one already: its own lock is no obstacle.
+// Without a basket only the coupon is looked at.
+func (c *Client) Validate(ctx context.Context, couponID, userID, orderID string, b *Basket) (out Validity, err error) {
 	body := struct {
 		UserID   string   `json:"user_id"`
+		OrderID  string   `json:"order_id,omitempty"`
 		Amount   *int64   `json:"amount,omitempty"`
 		Currency string   `json:"currency,omitempty"`
 		Scopes   []string `json:"scopes,omitempty"`
-	}{UserID: userID}
+		Items    []Item   `json:"items,omitempty"`
+	}{UserID: userID, OrderID: orderID}
 	if b != nil {
-		body.Amount, body.Currency, body.Scopes = &b.Amount, b.Currency, b.Scopes
+		body.Amount, body.Currency, body.Scopes, body.Items = &b.Amount, b.Currency, b.Scopes, b.Items
 	}
 	err = c.do(ctx, call{method: http.MethodPost, path: []string{"coupons", couponID, "validate"}, body: body, into: &out})
 	return out, err

@@ -13,7 +13,7 @@ import (
 type ListQuery struct {
 	TemplateID string
 	BatchID    string
-	State      State
+	State      State     // as stored: a passed end counts once a worker has settled it
 	EndsFrom   time.Time // inclusive; zero: no bound
 	EndsTo     time.Time // exclusive; zero: no bound
 	Limit      int
@@ -38,8 +38,10 @@ func (c *Client) Coupons(ctx context.Context, q ListQuery) (out Page, err error)
 	return out, err
 }
 
-// CouponsCSV writes a list as CSV, head line first. What was written before an error stays written.
+// CouponsCSV writes a whole list as CSV, head line first; q.Limit and q.Page do not matter. What was written before an error
+// stays written.
 func (c *Client) CouponsCSV(ctx context.Context, q ListQuery, to io.Writer) error {
+	q.Limit, q.Page = 0, ""
 	return c.do(ctx, call{method: http.MethodGet, path: []string{"coupons.csv"}, query: q.values(), stream: func(r io.Reader) error {
 		if _, err := io.Copy(to, r); err != nil {
 			return fmt.Errorf("copying the list: %w", err)

@@ -23,7 +23,8 @@ type Acted struct {
 // ActedCoupon is a coupon after the verb.
 type ActedCoupon struct {
 	Coupon
-	Repeated bool `json:"repeated"` // it had been done before
+	Repeated bool   `json:"repeated"` // it had been done before; this time nothing moved
+	Note     string `json:"note"`     // for people: what may surprise, such as a refund past the end
 }
 
 // Lock reserves coupons for an order, from now for LockFor. Another order's lock is refused with CodeLockedByOther; the

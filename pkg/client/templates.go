@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Terms are what a template promises. Every change is a new revision; a coupon keeps its own.
+// Terms are what a template promises. A coupon keeps those of its own revision.
 type Terms struct {
 	Name          string `json:"name"`
 	Rule          Rule   `json:"rule"`
@@ -20,7 +20,24 @@ type Terms struct {
 	QuotaBack     string `json:"quota_back,omitempty"`      // none (default), total or total_and_user
 	Quota         int64  `json:"quota,omitempty"`           // 0: unlimited
 	PerUser       int64  `json:"per_user,omitempty"`        // 0: unlimited
-	Reason        string `json:"reason,omitempty"`
+	Reason        string `json:"reason"`                    // why; required
+}
+
+// TermsChange is what the next revision changes; nil: nothing.
+type TermsChange struct {
+	Revision      uint32  `json:"revision"` // the one that this replaces, so that nobody's change is lost
+	Name          *string `json:"name,omitempty"`
+	Rule          *Rule   `json:"rule,omitempty"`
+	Value         *int64  `json:"value,omitempty"`
+	Currency      *string `json:"currency,omitempty"`
+	Precision     *string `json:"precision,omitempty"`
+	LatePayPolicy *string `json:"late_pay_policy,omitempty"`
+	LatePayWindow *string `json:"late_pay_window,omitempty"`
+	QuotaBack     *string `json:"quota_back,omitempty"`
+	Offer         *Offer  `json:"offer,omitempty"`
+	Quota         *int64  `json:"quota,omitempty"` // those issued included
+	PerUser       *int64  `json:"per_user,omitempty"`
+	Reason        string  `json:"reason"` // why; required
 }
 
 // Rule says when a template's coupons end.
@@ -33,13 +50,14 @@ type Rule struct {
 	Zone  string `json:"zone,omitempty"`  // end_of_day, days_after: a tz database name
 }
 
-// Template is a revision of a template as it stands.
+// Template is a template with the revision that issues now.
 type Template struct {
 	TemplateID string    `json:"template_id"`
 	Revision   uint32    `json:"revision"`
-	Taken      int64     `json:"taken"` // granted so far
-	Stopped    bool      `json:"stopped"`
+	Issued     int64     `json:"issued"`
+	State      string    `json:"state"` // issuing or stopped
 	CreatedAt  time.Time `json:"created_at"`
+	Actor      string    `json:"actor"`
 	Terms
 }
 
@@ -49,8 +67,8 @@ func (c *Client) CreateTemplate(ctx context.Context, t Terms) (out Template, err
 	return out, err
 }
 
-// ReviseTemplate makes a new revision, for coupons to come.
-func (c *Client) ReviseTemplate(ctx context.Context, id string, t Terms) (out Template, err error) {
+// ReviseTemplate makes a new revision, for coupons to come. CodeConflict: somebody else made one first.
+func (c *Client) ReviseTemplate(ctx context.Context, id string, t TermsChange) (out Template, err error) {
 	err = c.do(ctx, call{method: http.MethodPost, path: []string{"templates", id, "revisions"}, body: t, into: &out, mutates: true})
 	return out, err
 }
@@ -61,13 +79,17 @@ func (c *Client) Template(ctx context.Context, id string) (out Template, err err
 	return out, err
 }
 
-// Templates lists them all.
-func (c *Client) Templates(ctx context.Context) ([]Template, error) {
+// Templates lists them by their ids, a page at a time; limit 0 is the server's default, next is empty at the end.
+func (c *Client) Templates(ctx context.Context, limit int, page string) (templates []Template, next string, err error) {
+	query := url.Values{}
+	set(query, "page_token", page)
+	setInt(query, "limit", limit)
 	var out struct {
 		Templates []Template `json:"templates"`
+		Next      string     `json:"next_page_token"`
 	}
-	err := c.do(ctx, call{method: http.MethodGet, path: []string{"templates"}, into: &out})
-	return out.Templates, err
+	err = c.do(ctx, call{method: http.MethodGet, path: []string{"templates"}, query: query, into: &out})
+	return out.Templates, out.Next, err
 }
 
 // StopTemplate ends its issuance until ResumeTemplate.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/rig"
@@ -84,38 +83,42 @@ func (c Config) Validate() error {
 	if c.Coupons < fewestCoupons || c.Coupons > mostCoupons {
 		errs = append(errs, fmt.Errorf("coupons: must be between %d and %d, got %d", fewestCoupons, mostCoupons, c.Coupons))
 	}
-	names := WalkSections()
-	for _, name := range c.Only {
-		if !slices.Contains(names, name) {
-			errs = append(errs, fmt.Errorf("only: must be of %s, got %q", strings.Join(names, ", "), name))
-		}
-	}
+	errs = append(errs, c.validateOnly(WalkSections()))
 	return errors.Join(errs...)
 }
 
 // Walk verifies the main walk. An error says that it could not begin, or was told to stop; what was found until then is in
 // the result, and so are sections that could not run.
 func Walk(ctx context.Context, cfg Config) (Result, error) {
-	result := Result{Verify: "walk", Seed: cfg.Seed, Commit: cfg.Commit, Checks: []Check{}}
 	if err := cfg.Validate(); err != nil {
-		return result, err
-	}
-	if err := cfg.Stack.Check(ctx); err != nil {
-		return result, err
-	}
-	var err error
-	if result.Servers, err = cfg.Stack.Versions(ctx); err != nil {
-		return result, err
+		return cfg.result("walk"), err
 	}
 	const share, least = 10, 200
 	w := &walk{cfg: cfg, small: min(cfg.Coupons, max(least, cfg.Coupons/share))}
-	for i, s := range w.sections() {
-		if len(cfg.Only) > 0 && !slices.Contains(cfg.Only, s.name) {
+	return cfg.verify(ctx, "walk", w.sections(), func(i int) { w.index = uint64(i) })
+}
+
+func (c Config) result(verification string) Result {
+	return Result{Verify: verification, Seed: c.Seed, Commit: c.Commit, Checks: []Check{}}
+}
+
+// verify runs the sections that are wanted, one after the other; enter is told the number of each.
+func (c Config) verify(ctx context.Context, verification string, sections []section, enter func(i int)) (Result, error) {
+	result := c.result(verification)
+	if err := c.Stack.Check(ctx); err != nil {
+		return result, err
+	}
+	var err error
+	if result.Servers, err = c.Stack.Versions(ctx); err != nil {
+		return result, err
+	}
+	for i, s := range sections {
+		if len(c.Only) > 0 && !slices.Contains(c.Only, s.name) {
 			continue
 		}
-		cfg.View.Section(s.name, s.what)
-		w.index = uint64(i)
-		t := &tally{section: s.name, view: cfg.View}
+		c.View.Section(s.name, s.what)
+		enter(i)
+		t := &tally{section: s.name, view: c.View}
 		err := s.run(ctx, t)
 		result.Checks = append(result.Checks, t.checks...)
 		if err != nil {

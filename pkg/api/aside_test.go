@@ -223,11 +223,11 @@ func TestARefreshStormRingsOnce(t *testing.T) {
 		require.Len(t, w.bell.messages(), 5)
 		require.Equal(t, 5*50*20-5, w.count(t, "repeated"))
 
-		time.Sleep(30*time.Second - 1)
+		<-time.After(30*time.Second - 1)
 		w.Seen(now, ended(1, now))
 		synctest.Wait()
 		require.Len(t, w.bell.messages(), 5)
-		time.Sleep(1)
+		<-time.After(1)
 		w.Seen(now, ended(1, now))
 		synctest.Wait()
 		require.Len(t, w.bell.messages(), 6, "still not settled: once more")
@@ -263,7 +263,7 @@ func TestAReaderNeverWaitsForTheBroker(t *testing.T) {
 		read(2, many)
 		dropped := w.count(t, "dropped") - many
 		require.Equal(t, many-1024, dropped, "the buffer has a bound")
-		time.Sleep(6 * time.Second) // the first batch is given up, the next is on its way
+		<-time.After(6 * time.Second) // the first batch is given up, the next is on its way
 		synctest.Wait()
 		require.Equal(t, 1, w.count(t, "failed"))
 
@@ -309,7 +309,7 @@ func TestTheAsideForgetsInBounds(t *testing.T) {
 		w.Seen(now, ended(1, now)) // long forgotten
 		synctest.Wait()
 		require.Equal(t, int(id)+1, w.count(t, "sent"))
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		w.Seen(now, ended(1, now))
 		require.Equal(t, 1, w.Remembered())
 		stop()

@@ -69,7 +69,7 @@ func (a *API) validate(ctx context.Context, in *validateIn) (*validateOut, error
 	}
 	c, now, err := a.deps.Coupons.Coupon(ctx, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // problemOf tells what it means
+		return nil, ofRead(err)
 	}
 	if c.UserID != b.UserID {
 		return nil, coupon.ErrNotFound

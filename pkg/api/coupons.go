@@ -156,7 +156,7 @@ func (a *API) getCoupon(ctx context.Context, in *couponIn) (*couponOut, error) {
 	}
 	c, now, err := a.deps.Coupons.Coupon(ctx, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // problemOf tells what it means
+		return nil, ofRead(err)
 	}
 	return &couponOut{Body: a.couponOf(now, &c)}, nil
 }
@@ -168,7 +168,7 @@ func (a *API) getTimeline(ctx context.Context, in *couponIn) (*timelineOut, erro
 	}
 	ts, err := a.deps.Coupons.Timeline(ctx, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // problemOf tells what it means
+		return nil, ofRead(err)
 	}
 	out := &timelineOut{}
 	out.Body.Steps = make([]Step, len(ts))
@@ -204,15 +204,24 @@ func (a *API) list(ctx context.Context, q coupon.ListQuery) (coupon.Page, error)
 	}
 	page, err := a.deps.Coupons.List(ctx, q)
 	if err != nil {
-		return coupon.Page{}, position(err, q.After)
+		return coupon.Page{}, ofPage(err, q.After)
 	}
 	return page, nil
 }
 
-// position makes a page token that is none a bad request.
-func position(err error, token string) error {
+// ofPage is ofRead of a page: a token that is none is the client's fault.
+func ofPage(err error, token string) error {
 	if errors.Is(err, coupon.ErrPosition) {
 		return badRequest("query.page_token", token, "must be the next_page_token of a page of the same query")
+	}
+	return ofRead(err)
+}
+
+// ofRead is what a reading's failure means. What the database holds is not the reader's fault, unlike what a change
+// wants it to hold.
+func ofRead(err error) error {
+	if errors.Is(err, coupon.ErrIntegrity) {
+		return problem(http.StatusInternalServerError, CodeInternal, "a fault of ours; it is in the log under the request's id").because(err)
 	}
 	return err
 }
@@ -266,8 +275,8 @@ func queryInstant(location, text string) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return time.Time{}, badRequest(location, text, "must be an instant in RFC 3339 with a zone (a + is %2B in a query)")
+	if err != nil || at.Year() < 1970 || coupon.IsNever(at) {
+		return time.Time{}, badRequest(location, text, "must be an instant in RFC 3339 with a zone, from 1970 on and before 9999-12-31; a + is %2B in a query")
 	}
 	return at.UTC(), nil
 }

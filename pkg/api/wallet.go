@@ -114,7 +114,7 @@ func (a *API) listWallet(ctx context.Context, in *walletIn) (*couponsOut, error)
 	}
 	page, err := a.deps.Wallets.Wallet(ctx, q)
 	if err != nil {
-		return nil, position(err, in.PageToken)
+		return nil, ofPage(err, in.PageToken)
 	}
 	return &couponsOut{Body: a.pageOf(page)}, nil
 }
@@ -125,7 +125,7 @@ func (a *API) getSummary(ctx context.Context, in *userIn) (*summaryOut, error) {
 	}
 	s, err := a.deps.Wallets.WalletSummary(ctx, in.UserID, soonEnding)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // problemOf tells what it means
+		return nil, ofRead(err)
 	}
 	out := Summary{Now: s.Now.UTC(), Usable: s.Usable, Ending: s.Ending, NextEnd: instant(s.NextEnd), More: s.More, Value: make([]Money, len(s.Value))}
 	for i, m := range s.Value {
@@ -145,7 +145,7 @@ func (a *API) bestCoupon(ctx context.Context, in *bestIn) (*bestOut, error) {
 	}
 	cs, now, err := a.deps.Wallets.Usable(ctx, in.UserID, bestCandidates)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // problemOf tells what it means
+		return nil, ofRead(err)
 	}
 	quotes, best := coupon.Best(cart, cs, now)
 	out := Choice{Now: now.UTC(), Others: make([]Offered, 0, min(len(cs), bestShown)), More: len(cs) == bestCandidates}

@@ -1,6 +1,7 @@
 package event_test
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func TestDecodeLifeErrors(t *testing.T) {
 		_, err := event.DecodeLife([]byte(tt.body))
 		require.ErrorContains(t, err, tt.want)
 		require.ErrorIs(t, err, tt.kind)
-		if tt.kind != event.ErrUnknownType {
+		if !errors.Is(tt.kind, event.ErrUnknownType) {
 			require.Error(t, validate(schema(t, event.TypeUsed), []byte(tt.body)), tt.body)
 		}
 	}

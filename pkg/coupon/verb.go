@@ -146,7 +146,7 @@ func Apply(row Row, a Ask, now time.Time) Verdict {
 	switch {
 	case a.Verb == VerbRefund && a.Partial:
 		return Verdict{}
-	case a.Done && a.keeps() && !(held && gives):
+	case a.Done && a.keeps() && (!held || !gives):
 		return Verdict{Repeat: true}
 	}
 	var settled []Step

@@ -228,6 +228,17 @@ func TestActTriggers(t *testing.T) {
 	requireReplays(t, d)
 }
 
+// archive moves coupons there by plain SQL.
+func archive(t testing.TB, d testenv.Database, where string) {
+	t.Helper()
+	const columns = `template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at, locked_at, lock_until,
+		order_id, late_pay_policy, late_pay_window, used_at, expired_at, expire_cause`
+	d.Exec(t, `INSERT INTO coupon_archive (id, `+columns+`, archived_at) SELECT id, `+columns+`, UTC_TIMESTAMP(3) FROM coupon WHERE `+where)
+	d.Exec(t, `INSERT INTO coupon_history_archive SELECT * FROM coupon_history WHERE coupon_id IN (SELECT id FROM coupon WHERE `+where+`)`)
+	d.Exec(t, `DELETE FROM coupon_history WHERE coupon_id IN (SELECT id FROM coupon WHERE `+where+`)`)
+	d.Exec(t, `DELETE FROM coupon WHERE `+where)
+}
+
 // A refund reaches into the archive and brings the coupon back, with its history; no other verb does.
 func TestActArchived(t *testing.T) {
 	t.Parallel()
@@ -235,21 +246,13 @@ func TestActArchived(t *testing.T) {
 	s := d.Store(t)
 	plant(t, d, 1, 4, coupon.Unused, whole(3600), "NULL")
 	plant(t, d, 5, 1, coupon.Unused, whole(-60), "NULL")
-	archive := func(where string) {
-		const columns = `template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at, locked_at, lock_until,
-			order_id, late_pay_policy, late_pay_window, used_at, expired_at, expire_cause`
-		d.Exec(t, `INSERT INTO coupon_archive (id, `+columns+`, archived_at) SELECT id, `+columns+`, UTC_TIMESTAMP(3) FROM coupon WHERE `+where)
-		d.Exec(t, `INSERT INTO coupon_history_archive SELECT * FROM coupon_history WHERE coupon_id IN (SELECT id FROM coupon WHERE `+where+`)`)
-		d.Exec(t, `DELETE FROM coupon_history WHERE coupon_id IN (SELECT id FROM coupon WHERE `+where+`)`)
-		d.Exec(t, `DELETE FROM coupon WHERE `+where)
-	}
 	for id := uint64(1); id <= 3; id++ {
 		done(t, s, ask(coupon.VerbLock, "a", id))
 		done(t, s, ask(coupon.VerbRedeem, "a", id))
 	}
 	_, _, err := s.ExpireBatch(t.Context(), triggersFor(5, 1, coupon.OriginLadder), always)
 	require.NoError(t, err)
-	archive("id IN (1,2,5)")
+	archive(t, d, "id IN (1,2,5)")
 
 	c := repeated(t, s, ask(coupon.VerbRedeem, "a", 1))
 	require.Equal(t, coupon.Used, c.Status)
@@ -283,7 +286,7 @@ func TestActArchived(t *testing.T) {
 	})
 	require.EqualValues(t, 1, d.Int(t, `SELECT COUNT(*) FROM coupon_history WHERE coupon_id = 2 AND cause = 'refund'`))
 	done(t, s, ask(coupon.VerbVoid, "", 2))
-	archive("id = 2")
+	archive(t, d, "id = 2")
 	repeated(t, s, ask(coupon.VerbRefund, "a", 2))
 	repeated(t, s, ask(coupon.VerbRedeem, "a", 2))
 	require.EqualValues(t, 2, d.Int(t, `SELECT COUNT(*) FROM coupon_archive`))

@@ -123,7 +123,7 @@ func TestActHeldRow(t *testing.T) {
 	waited.Wait()
 	cancel()
 	free.Wait()
-	require.Greater(t, others.Load(), int64(10), "the pool was left to others")
+	require.Greater(t, others.Load(), int64(2), "the pool was left to others")
 
 	each := ask(coupon.VerbLock, "e", 1, 2, 3)
 	each.Each = true

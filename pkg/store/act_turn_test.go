@@ -1,0 +1,93 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/store"
+)
+
+func TestTurnsGoRound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ts store.Turns
+		require.NoError(t, store.Take(&ts, t.Context(), []uint64{1, 2}, time.Second))
+		require.NoError(t, store.Take(&ts, t.Context(), []uint64{3}, time.Second), "another coupon")
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() {
+				if err := store.Take(&ts, t.Context(), []uint64{2}, time.Minute); err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, i)
+				store.Give(&ts, []uint64{2}, false)
+			})
+			synctest.Wait()
+		}
+		require.Empty(t, order)
+		store.Give(&ts, []uint64{1, 2}, false)
+		wg.Wait()
+		require.Equal(t, []int{0, 1, 2}, order, "first come, first served")
+		store.Give(&ts, []uint64{3}, false)
+		require.Zero(t, ts.Waiting())
+	})
+}
+
+func TestTurnsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ts store.Turns
+		require.NoError(t, store.Take(&ts, t.Context(), []uint64{2}, time.Second))
+		// It does not come in time; what was taken meanwhile is given back.
+		require.ErrorIs(t, store.Take(&ts, t.Context(), []uint64{1, 2}, time.Second), coupon.ErrContention)
+		require.Equal(t, 1, ts.Waiting())
+		// The caller gives up.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, store.Take(&ts, ctx, []uint64{2}, time.Minute), context.DeadlineExceeded)
+		// Who had it found the row held: all who wait go away at once, and the next comer tries again.
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if err := store.Take(&ts, t.Context(), []uint64{2}, time.Minute); !errors.Is(err, coupon.ErrContention) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		store.Give(&ts, []uint64{2}, true)
+		wg.Wait()
+		require.Zero(t, ts.Waiting())
+		require.NoError(t, store.Take(&ts, t.Context(), []uint64{2}, time.Second))
+	})
+}
+
+// A turn that comes to one who is leaving goes on to the next.
+func TestTurnsAreNotLost(t *testing.T) {
+	t.Parallel()
+	var ts store.Turns
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			for n := range 300 {
+				ids := []uint64{uint64(1 + n%3), uint64(4 + i%2)}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n%7)*50*time.Microsecond)
+				if err := store.Take(&ts, ctx, ids, time.Duration(1+n%5)*50*time.Microsecond); err == nil {
+					store.Give(&ts, ids, n%11 == 0)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	require.Zero(t, ts.Waiting())
+}

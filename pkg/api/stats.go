@@ -27,9 +27,9 @@ type DayStats struct {
 }
 
 type statsIn struct {
-	templateIn
-	From string `query:"from" format:"date" doc:"the first UTC day; absent: the 31 days that end with to"`
-	To   string `query:"to" format:"date" doc:"the last UTC day; absent: today"`
+	TemplateID string `path:"template_id" doc:"the template's id"`
+	From       string `query:"from" format:"date" doc:"the first UTC day; absent: the 31 days that end with to"`
+	To         string `query:"to" format:"date" doc:"the last UTC day; absent: today"`
 }
 
 type statsOut struct {

@@ -55,13 +55,13 @@ type TemplateChange struct {
 type createIn struct{ Body TemplateAsk }
 
 type reviseIn struct {
-	templateIn
-	Body TemplateChange
+	TemplateID string `path:"template_id" doc:"the template's id"`
+	Body       TemplateChange
 }
 
 type stopIn struct {
-	templateIn
-	Body struct {
+	TemplateID string `path:"template_id" doc:"the template's id"`
+	Body       struct {
 		Reason string `json:"reason" minLength:"1" maxLength:"255" doc:"why; kept"`
 	}
 }

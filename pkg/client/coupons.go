@@ -87,7 +87,7 @@ type Item struct {
 // Choice is the best coupon for a basket, and why the others are not.
 type Choice struct {
 	Now    time.Time `json:"now"`
-	Best   *Offered  `json:"best"` // nil: none is usable
+	Best   *Offered  `json:"best"`   // nil: none is usable
 	Others []Offered `json:"others"` // usable ones first
 	More   bool      `json:"more"`   // there are more than were looked at, or are shown
 }

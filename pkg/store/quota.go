@@ -20,12 +20,11 @@ var (
 	stmtQuotaUsers = define("quota.users", `SELECT user_id, taken FROM user_quota WHERE template_id = ? AND user_id IN (?)
 		ORDER BY user_id FOR UPDATE`)
 	// Of rows that are there, and locked: an INSERT only so that one statement can set many.
-	stmtQuotaUserSet = define("quota.user_set", `INSERT INTO user_quota (template_id, user_id, taken) VALUES (?,?,?)
-		ON DUPLICATE KEY UPDATE taken = VALUES(taken)`)
-	stmtQuotaDone  = define("quota.done", `DELETE FROM quota_return WHERE coupon_id IN (?)`)
-	stmtQuotaBack  = define("quota.back", `UPDATE template_stock SET taken = taken - ? WHERE template_id = ? AND taken >= ?`)
-	stmtQuotaStock = define("quota.stock", `SELECT taken FROM template_stock WHERE template_id = ? FOR UPDATE`)
-	stmtQuotaFloor = define("quota.floor", `UPDATE template_stock SET taken = ? WHERE template_id = ?`)
+	stmtQuotaUserSet = define("quota.user_set", `INSERT INTO user_quota (template_id, user_id, taken) VALUES (?,?,?) ON DUPLICATE KEY UPDATE taken = VALUES(taken)`)
+	stmtQuotaDone    = define("quota.done", `DELETE FROM quota_return WHERE coupon_id IN (?)`)
+	stmtQuotaBack    = define("quota.back", `UPDATE template_stock SET taken = taken - ? WHERE template_id = ? AND taken >= ?`)
+	stmtQuotaStock   = define("quota.stock", `SELECT taken FROM template_stock WHERE template_id = ? FOR UPDATE`)
+	stmtQuotaFloor   = define("quota.floor", `UPDATE template_stock SET taken = ? WHERE template_id = ?`)
 )
 
 // FoldQuota gives back to their templates what up to limit expired and voided coupons have returned, and to their users

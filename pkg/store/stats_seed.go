@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"go.uber.org/zap"
+
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
@@ -21,7 +23,7 @@ const (
 	seedArchive = "archive"
 )
 
-// STRAIGHT_JOIN: history's key is the order of the walk.
+// The page is cut before it is joined: else the server may join everything to sort it.
 //
 //nolint:gochecknoglobals // statements are constants
 var (
@@ -31,16 +33,20 @@ var (
 	stmtSeedLast = define("seed.last", `SELECT GREATEST(COALESCE((SELECT MAX(coupon_id) FROM coupon_history), 0),
 		COALESCE((SELECT MAX(coupon_id) FROM coupon_history_archive), 0))`)
 	stmtSeedLock = define("seed.lock", `SELECT value FROM setting WHERE name = 'ledger.seed' FOR UPDATE SKIP LOCKED`)
-	stmtSeedLive = define("seed.live", `SELECT h.coupon_id, h.version, h.from_status, h.to_status, h.at, c.template_id, t.value
-		FROM coupon_history h STRAIGHT_JOIN coupon c ON c.id = h.coupon_id
-		STRAIGHT_JOIN coupon_template t ON t.id = c.template_id AND t.revision = c.revision
-		WHERE h.coupon_id >= ? AND h.coupon_id <= ? AND (h.coupon_id > ? OR (h.coupon_id = ? AND h.version > ?))
-		ORDER BY h.coupon_id, h.version LIMIT ?`)
-	stmtSeedArchive = define("seed.archive", `SELECT h.coupon_id, h.version, h.from_status, h.to_status, h.at, c.template_id, t.value
-		FROM coupon_history_archive h STRAIGHT_JOIN coupon_archive c ON c.id = h.coupon_id
-		STRAIGHT_JOIN coupon_template t ON t.id = c.template_id AND t.revision = c.revision
-		WHERE h.coupon_id >= ? AND h.coupon_id <= ? AND (h.coupon_id > ? OR (h.coupon_id = ? AND h.version > ?))
-		ORDER BY h.coupon_id, h.version LIMIT ?`)
+	stmtSeedLive = define("seed.live", `SELECT h.coupon_id, h.version, h.from_status, h.to_status, h.at, c.template_id, t.value FROM (
+		SELECT coupon_id, version, from_status, to_status, at FROM coupon_history
+		WHERE coupon_id >= ? AND coupon_id <= ? AND (coupon_id > ? OR (coupon_id = ? AND version > ?))
+		ORDER BY coupon_id, version LIMIT ?) h
+		LEFT JOIN coupon c ON c.id = h.coupon_id
+		LEFT JOIN coupon_template t ON t.id = c.template_id AND t.revision = c.revision
+		ORDER BY h.coupon_id, h.version`)
+	stmtSeedArchive = define("seed.archive", `SELECT h.coupon_id, h.version, h.from_status, h.to_status, h.at, c.template_id, t.value FROM (
+		SELECT coupon_id, version, from_status, to_status, at FROM coupon_history_archive
+		WHERE coupon_id >= ? AND coupon_id <= ? AND (coupon_id > ? OR (coupon_id = ? AND version > ?))
+		ORDER BY coupon_id, version LIMIT ?) h
+		LEFT JOIN coupon_archive c ON c.id = h.coupon_id
+		LEFT JOIN coupon_template t ON t.id = c.template_id AND t.revision = c.revision
+		ORDER BY h.coupon_id, h.version`)
 	stmtSeedMove = define("seed.move", `UPDATE setting SET value = ?, updated_at = UTC_TIMESTAMP(3) WHERE name = 'ledger.seed'`)
 )
 
@@ -103,14 +109,14 @@ func (s *Store) SeedStats(ctx context.Context, limit int) (counted int, done boo
 		if err != nil {
 			return err
 		}
-		events, err := s.seedPage(ctx, tx, place, limit)
+		events, last, err := s.seedPage(ctx, tx, place, limit)
 		if err != nil {
 			return err
 		}
 		if counted, err = s.countIn(ctx, tx, events); err != nil {
 			return err
 		}
-		next := place.after(events, limit)
+		next := place.after(last, limit)
 		done = next == seedDone
 		_, err = s.exec(ctx, tx, stmtSeedMove, next)
 		return err
@@ -121,11 +127,18 @@ func (s *Store) SeedStats(ctx context.Context, limit int) (counted int, done boo
 	return counted, done, nil
 }
 
+// seedRead is how far a page went.
+type seedRead struct {
+	rows    int
+	coupon  uint64
+	version uint32
+}
+
 // after is the place behind a page.
-func (p seedPlace) after(page []coupon.Counted, limit int) string {
+func (p seedPlace) after(page seedRead, limit int) string {
 	switch {
-	case len(page) == limit:
-		p.coupon, p.version = page[limit-1].CouponID, page[limit-1].Version
+	case page.rows == limit:
+		p.coupon, p.version = page.coupon, page.version
 	case p.table == seedLive:
 		p = seedPlace{table: seedArchive, last: p.last}
 	default:
@@ -134,19 +147,31 @@ func (p seedPlace) after(page []coupon.Counted, limit int) string {
 	return p.String()
 }
 
-func (s *Store) seedPage(ctx context.Context, tx querier, p seedPlace, limit int) ([]coupon.Counted, error) {
+func (s *Store) seedPage(ctx context.Context, tx querier, p seedPlace, limit int) (page []coupon.Counted, read seedRead, err error) {
 	st := stmtSeedLive
 	if p.table == seedArchive {
 		st = stmtSeedArchive
 	}
-	var page []coupon.Counted
-	err := s.query(ctx, tx, st, func(r *sql.Rows) error {
+	orphans := 0
+	err = s.query(ctx, tx, st, func(r *sql.Rows) error {
 		var e coupon.Counted
-		if err := r.Scan(&e.CouponID, &e.Version, &e.From, &e.To, &e.At, &e.TemplateID, &e.Value); err != nil {
+		var template sql.Null[uint64]
+		var value sql.Null[int64]
+		if err := r.Scan(&e.CouponID, &e.Version, &e.From, &e.To, &e.At, &template, &value); err != nil {
 			return err
 		}
+		read.rows++
+		read.coupon, read.version = e.CouponID, e.Version
+		if !template.Valid || !value.Valid {
+			orphans++
+			return nil
+		}
+		e.TemplateID, e.Value = template.V, value.V
 		page = append(page, e)
 		return nil
 	}, p.coupon, p.last, p.coupon, p.coupon, p.version, limit)
-	return page, err
+	if orphans > 0 {
+		s.log.Warn("history without a coupon or template is not counted", zap.Int("rows", orphans))
+	}
+	return page, read, err
 }

@@ -29,8 +29,7 @@ func add(w *worker.Worker, c config.Expirer) error {
 	}
 	aside := []string{w.Ladder.Parked(), w.Ladder.Unroutable()}
 	w.App.Go("parked gauge", func(ctx context.Context) error { return w.Broker.WatchParked(ctx, aside, parkedEvery) })
-	guard := expiry.NewGuard(c.Expiry.ClockAhead, time.Now)
-	core := expiry.NewCore(w.Store, guard, w.Registry)
+	core := expiry.NewCore(w.Store, w.WatchClock(c.Expiry.ClockAhead), w.Registry)
 	limit := expiry.NewLimiter(c.Expiry)
 	sweep := c.Expiry.Sweep
 	if c.Delay.Mechanism == config.MechanismSweep {

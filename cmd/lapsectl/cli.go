@@ -29,6 +29,7 @@ type cli struct {
 	Events   eventsCommand   `cmd:"" help:"Watch events as they come."`
 	Explain  explainCommand  `cmd:"" help:"Show what is known of a coupon."`
 	Token    tokenCommand    `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
+	Clock    clockCommand    `cmd:"" help:"Look at the clocks, and accept the database's after a jump."`
 
 	Demo   demoCommand   `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
 	Verify verifyCommand `cmd:"" help:"Hold what was promised against what runs, check by check."`

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/notice"
@@ -21,6 +22,7 @@ func run(ctx context.Context, p config.Process) int {
 
 // add wires the notifier: expired events are gathered per user, and a closed window becomes one notice per channel.
 func add(w *worker.Worker, c config.Notifier) error {
+	w.WatchClock(clock.DefaultTolerance)
 	w.ReadyOnBroker()
 	texts, err := notice.NewTexts(c.Notice.Locale)
 	if err != nil {

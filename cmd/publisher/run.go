@@ -9,6 +9,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ledger"
@@ -27,6 +28,7 @@ func run(ctx context.Context, p config.Process) int {
 // add wires the publisher: grants and orders come in, their triggers and events go out, the planner promotes what waits as rows.
 // Readiness depends on the database alone: while the broker is away the outbox holds.
 func add(w *worker.Worker, c config.Publisher) error {
+	w.WatchClock(clock.DefaultTolerance)
 	if err := w.AddRelay(c.Outbox); err != nil {
 		return err
 	}

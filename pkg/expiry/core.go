@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
@@ -25,13 +26,13 @@ type Result struct {
 // Core is the one entrance to expiring for ladder, sweep and lazy triggers. Safe for concurrent use.
 type Core struct {
 	store   Settler
-	guard   *Guard
+	guard   *clock.Guard
 	metrics *metrics
 }
 
 // NewCore makes the core.
-func NewCore(store Settler, guard *Guard, reg prometheus.Registerer) *Core {
-	return &Core{store: store, guard: guard, metrics: newMetrics(reg, guard)}
+func NewCore(store Settler, guard *clock.Guard, reg prometheus.Registerer) *Core {
+	return &Core{store: store, guard: guard, metrics: newMetrics(reg)}
 }
 
 // Settle gives one result per trigger, in order. When one row of a batch cannot be changed the batch is halved until
@@ -75,9 +76,9 @@ type Clock interface {
 }
 
 // Ready reports whether anything could be settled now: the database answers and its clock is believed.
-func (c *Core) Ready(ctx context.Context, clock Clock) error {
+func (c *Core) Ready(ctx context.Context, source Clock) error {
 	allow := c.guard.Begin()
-	now, err := clock.Now(ctx)
+	now, err := source.Now(ctx)
 	if err != nil {
 		return err //nolint:wrapcheck // the store's, named
 	}

@@ -13,10 +13,13 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/expiry"
 )
+
+var start = time.Date(2026, 10, 31, 16, 0, 0, 0, time.UTC)
 
 // table is a database of rows in memory that answers by coupon.Decide, refuses bad rows as a constraint would, and can
 // be away.
@@ -90,7 +93,7 @@ func unused(id uint64, ends time.Time) *coupon.Row {
 func rig(t testing.TB, tb *table) (*expiry.Handler, *route, *event.Codec) {
 	t.Helper()
 	c, r := codec(t), &route{}
-	core := expiry.NewCore(tb, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
+	core := expiry.NewCore(tb, clock.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
 	return expiry.NewHandler(core, r, c, rate.NewLimiter(rate.Inf, 0), zap.NewNop()), r, c
 }
 
@@ -185,7 +188,7 @@ func TestHandlerPausesWhileNothingCanBeDone(t *testing.T) {
 	require.NoError(t, err)
 	tb.now = start.Add(time.Minute) // the database's clock steps
 	_, err = h.Handle(t.Context(), []broker.Delivery{delivery(c, ring(1, start))})
-	require.ErrorIs(t, err, expiry.ErrClock)
+	require.ErrorIs(t, err, clock.ErrAhead)
 	require.Empty(t, r.sent, "no attempt was counted")
 }
 
@@ -197,7 +200,7 @@ func TestCoreBisectsToTheBadMember(t *testing.T) {
 		tb.rows[id] = unused(id, start)
 		ts = append(ts, ring(id, start))
 	}
-	core := expiry.NewCore(tb, expiry.NewGuard(time.Second, func() time.Time { return start }), prometheus.NewRegistry())
+	core := expiry.NewCore(tb, clock.NewGuard(time.Second, func() time.Time { return start }), prometheus.NewRegistry())
 	out, err := core.Settle(t.Context(), ts)
 	require.NoError(t, err)
 	require.Len(t, out, 500)

@@ -36,7 +36,7 @@ const (
 	reasonRetry = "retry"
 )
 
-func newMetrics(reg prometheus.Registerer, guard *Guard) *metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lapse_transitions_total", Help: "Transitions of coupons.",
@@ -70,12 +70,6 @@ func newMetrics(reg prometheus.Registerer, guard *Guard) *metrics {
 			Name: "lapse_overdue_oldest_seconds", Help: "How far back the oldest due instant of an overdue coupon lies.",
 		}),
 	}
-	offset := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "lapse_clock_offset_seconds", Help: "How far the database's clock is ahead of where monotonic time expects it.",
-	}, func() float64 {
-		ahead, _ := guard.Offset()
-		return ahead.Seconds()
-	})
 	for _, p := range []coupon.Precision{coupon.Exact, coupon.Standard, coupon.Relaxed} {
 		m.lateness.WithLabelValues(string(p))
 	}
@@ -94,7 +88,7 @@ func newMetrics(reg prometheus.Registerer, guard *Guard) *metrics {
 		m.transitions.WithLabelValues(coupon.Locked.String(), to.String(), string(coupon.CauseLock), "ok")
 	}
 	reg.MustRegister(m.transitions, m.lateness, m.early, m.triggers, m.reschedules, m.batch, m.recovered, m.failed,
-		m.overdue, m.oldest, offset)
+		m.overdue, m.oldest)
 	return m
 }
 

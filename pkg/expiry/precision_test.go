@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/event"
@@ -70,7 +71,7 @@ func newFleet(t *testing.T, gate map[string]<-chan struct{}) *fleet {
 	require.NoError(t, err)
 	f.run(relay.Run)
 	c := expiry.DefaultConfig()
-	core := expiry.NewCore(f.store, expiry.NewGuard(c.ClockAhead, time.Now), prometheus.NewRegistry())
+	core := expiry.NewCore(f.store, clock.NewGuard(c.ClockAhead, time.Now), prometheus.NewRegistry())
 	h := expiry.NewHandler(core, route, codec, expiry.NewLimiter(c), zap.NewNop())
 	for _, queue := range f.ladder.DueQueues() {
 		consumer, err := client.NewConsumer(broker.ConsumerOptions{

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
+	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/expiry"
 )
@@ -103,7 +104,7 @@ func (s *shelf) Overdue(context.Context, time.Duration) (int64, time.Duration, e
 }
 
 func sweeper(sh *shelf, c expiry.SweepConfig) *expiry.Sweeper {
-	core := expiry.NewCore(sh, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
+	core := expiry.NewCore(sh, clock.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
 	return expiry.NewSweeper(c, sh, core, sh.heard, rate.NewLimiter(rate.Inf, 0), zap.NewNop())
 }
 
@@ -145,7 +146,7 @@ func TestSweepThatFindsNothingCostsNoRate(t *testing.T) {
 		c := expiry.DefaultConfig()
 		c.MaxRate = 10
 		limit := expiry.NewLimiter(c)
-		core := expiry.NewCore(sh, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
+		core := expiry.NewCore(sh, clock.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
 		stop := runSweep(t, expiry.NewSweeper(c.Sweep, sh, core, nil, limit, zap.NewNop()))
 		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
 		synctest.Wait()
@@ -163,7 +164,7 @@ func TestSweepKeepsToTheRate(t *testing.T) {
 		fill(sh, 5000, start.Add(-time.Hour))
 		c := expiry.DefaultConfig()
 		c.MaxRate = 5 // a batch takes longer than a round may
-		core := expiry.NewCore(sh, expiry.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
+		core := expiry.NewCore(sh, clock.NewGuard(2*time.Second, func() time.Time { return start }), prometheus.NewRegistry())
 		stop := runSweep(t, expiry.NewSweeper(c.Sweep, sh, core, nil, expiry.NewLimiter(c), zap.NewNop()))
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time
 		synctest.Wait()

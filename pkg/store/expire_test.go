@@ -279,11 +279,11 @@ func TestPrunePodsClearsAwayWhatTheyLeft(t *testing.T) {
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
 	before := d.Int(t, `SELECT COUNT(*) FROM setting`)
-	for _, name := range []string{"mark.due.gone", "relay.gone", "mark.due.here", "relay.here"} {
+	for _, name := range []string{"mark.due.gone", "relay.gone", "mark.due.here", "relay.here", "clock.gone", "accepted_clock"} {
 		d.Exec(t, `INSERT INTO setting VALUES (?, '1', UTC_TIMESTAMP(3) - INTERVAL 25 HOUR)`, name)
 	}
 	d.Exec(t, `UPDATE setting SET updated_at = UTC_TIMESTAMP(3) - INTERVAL 23 HOUR WHERE name LIKE '%.here'`)
 	require.NoError(t, s.PrunePods(t.Context()))
 	require.EqualValues(t, 2, d.Int(t, `SELECT COUNT(*) FROM setting WHERE name LIKE '%.here'`))
-	require.Equal(t, before+2, d.Int(t, `SELECT COUNT(*) FROM setting`))
+	require.Equal(t, before+3, d.Int(t, `SELECT COUNT(*) FROM setting`))
 }

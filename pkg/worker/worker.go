@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/delay"
@@ -51,6 +52,7 @@ type Worker struct {
 	Route     *delay.Ladder
 	Delay     Deliverer
 
+	role        string
 	common      config.Common
 	needsBroker bool
 	portsFile   string
@@ -83,7 +85,7 @@ func Run[T config.Worker](ctx context.Context, build telemetry.Build, defaults T
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	w := &Worker{Log: log, Registry: telemetry.NewRegistry(build), Pod: podName(c.Broker.Name), common: c}
+	w := &Worker{Log: log, Registry: telemetry.NewRegistry(build), Pod: podName(c.Broker.Name), role: build.Name, common: c}
 	if err := w.run(ctx, build, flags, func() error { return add(w, cfg) }); err != nil {
 		log.Error("stopped with an error", zap.Error(err))
 		return config.ExitFailure
@@ -206,6 +208,18 @@ func (w *Worker) Listens(name string, port int) error {
 		return fmt.Errorf("ports file: %w", err)
 	}
 	return nil
+}
+
+// WatchClock adds the watch over the database's clock and gives its guard. Added before what expires, it has looked once
+// when that starts.
+func (w *Worker) WatchClock(tolerance time.Duration) *clock.Guard {
+	guard := clock.NewGuard(tolerance, time.Now)
+	watch := clock.NewWatch(guard, w.Store, clock.Options{
+		Pod: w.Pod, Role: w.role, Now: time.Now, Log: w.Log, Registerer: w.Registry,
+	})
+	w.App.Add("clock", watch.Start, nil)
+	w.App.Go("clock watch", watch.Run)
+	return guard
 }
 
 // AddRelay adds the outbox relay; what is added later is stopped before it.

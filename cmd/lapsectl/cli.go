@@ -28,6 +28,7 @@ type cli struct {
 	Order    orderCommand    `cmd:"" help:"Send events of orders by hand."`
 	Events   eventsCommand   `cmd:"" help:"Watch events as they come."`
 	Explain  explainCommand  `cmd:"" help:"Show what is known of a coupon."`
+	Stats    statsCommand    `cmd:"" help:"Show what became of a template's coupons, day by day."`
 	Token    tokenCommand    `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
 	Clock    clockCommand    `cmd:"" help:"Look at the clocks, and accept the database's after a jump."`
 

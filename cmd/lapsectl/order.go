@@ -110,7 +110,7 @@ func (c *orderSend) Run(ctx context.Context, s *system) error {
 	if err := s.deliver(ctx, client, m); err != nil {
 		return fmt.Errorf("sending event %s: %w", e.EventID, err)
 	}
-	return s.print(fmt.Sprintf("sent %s of order %s with %d coupons, event %s\n", key, shown(e.OrderID), len(e.CouponIDs), shown(e.EventID)))
+	return s.print(fmt.Sprintf("sent %s of order %s, coupons %s: event %s\n", key, shown(e.OrderID), strings.Join(c.Coupon, ", "), shown(e.EventID)))
 }
 
 // deliver publishes one message and waits for the broker's confirm.

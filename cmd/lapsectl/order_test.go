@@ -15,7 +15,7 @@ func TestOrderSend(t *testing.T) {
 	t.Parallel()
 	c := newScene(t)
 	t.Cleanup(func() { require.NoError(t, c.client.Delete(c.ctx(), part(c.ladder, c.ladder.Orders()))) })
-	require.Equal(t, "sent order.paid of order o-1 with 3 coupons, event e1\n",
+	require.Equal(t, "sent order.paid of order o-1, coupons 7, 8, 18446744073709551615: event e1\n",
 		c.ok("order", "send", "paid", "--order=o-1", "--coupon=7", "--coupon=8,18446744073709551615", "--user=u", "--id=e1"))
 	require.Contains(t, c.ok("order", "send", "order.refunded.v1", "--order=o-1", "--coupon=7", "--partial", "--reason=broken", "--id=e2"), "event e2")
 	require.Contains(t, c.ok("order", "send", "order.payment_failed", "--order=o-2", "--coupon=9"), "event lapsectl-")

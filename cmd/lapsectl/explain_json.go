@@ -31,10 +31,17 @@ type explainedJSON struct {
 	UsedAt    *string       `json:"used_at"`
 	ExpiredAt *string       `json:"expired_at"`
 	Cause     *string       `json:"expire_cause"`
-	Beyond    bool          `json:"beyond_horizon"`
-	History   []stepJSON    `json:"history"`
-	Outbox    []outboxJSON  `json:"outbox"`
-	Notices   []windowJSON  `json:"notices"`
+	// Of the lock while there is one, else of the template.
+	LatePay    string         `json:"late_pay_policy"`
+	LateWindow string         `json:"late_pay_window"`
+	ArchivedAt *string        `json:"archived_at"` // null: not archived
+	Beyond     bool           `json:"beyond_horizon"`
+	Trigger    *scheduledJSON `json:"trigger"` // null: nothing will ring
+	Return     *returnJSON    `json:"quota_return"`
+	History    []stepJSON     `json:"history"`
+	Tombstones []tombJSON     `json:"tombstones"`
+	Outbox     []outboxJSON   `json:"outbox"`
+	Notices    []windowJSON   `json:"notices"`
 }
 
 type templateBrief struct {
@@ -45,6 +52,21 @@ type templateBrief struct {
 	Currency  string      `json:"currency"`
 	Rule      coupon.Rule `json:"rule"`
 	Precision string      `json:"precision"`
+	Stopped   bool        `json:"stopped"`
+	Terms     termsJSON   `json:"terms"`
+}
+
+// returnJSON is quota on its way back.
+type returnJSON struct {
+	ToUser bool   `json:"to_user"`
+	Since  string `json:"since"`
+}
+
+type tombJSON struct {
+	OrderID  string `json:"order_id"`
+	Closed   bool   `json:"closed"`
+	Refunded bool   `json:"refunded"`
+	Since    string `json:"since"`
 }
 
 type stepJSON struct {
@@ -59,6 +81,9 @@ type stepJSON struct {
 	Actor     *string `json:"actor"`
 	Reason    *string `json:"reason"`
 	ExpiresAt *string `json:"expires_at"`
+	LockUntil *string `json:"lock_until"`
+	Previous  *string `json:"previous_expires_at"` // null: its end was not moved, or was never
+	Moved     bool    `json:"moved"`               // its end was moved
 }
 
 type outboxJSON struct {
@@ -101,17 +126,25 @@ func explainedOf(e store.Explanation) explainedJSON {
 		UserID: e.UserID, BatchID: orNull(e.BatchID), Issuer: e.Issuer, GrantKey: orNull(e.GrantKey),
 		Template: templateBrief{
 			ID: strconv.FormatUint(t.ID, 10), Revision: t.Revision, Name: t.Name, Value: t.Terms.Value, Currency: t.Terms.Currency,
-			Rule: t.Rule, Precision: string(t.Terms.Precision),
+			Rule: t.Rule, Precision: string(t.Terms.Precision), Stopped: t.Stopped, Terms: termsOf(t.Terms),
 		},
 		ValidFrom: end(e.ValidFrom), ExpiresAt: end(e.ExpiresAt), DueAt: end(e.DueAt), GrantedAt: end(e.GrantedAt),
 		LockedAt: end(e.LockedAt), LockUntil: end(e.LockUntil), OrderID: orNull(e.OrderID), UsedAt: end(e.UsedAt),
 		ExpiredAt: end(e.ExpiredAt), Cause: orNull(string(e.Cause)), Beyond: e.Beyond,
-		History: []stepJSON{}, Outbox: []outboxJSON{}, Notices: []windowJSON{},
+		LatePay: string(e.LatePay), LateWindow: e.LateWindow.String(), ArchivedAt: end(e.ArchivedAt), Trigger: triggerOf(e),
+		History: []stepJSON{}, Tombstones: []tombJSON{}, Outbox: []outboxJSON{}, Notices: []windowJSON{},
+	}
+	if e.Return != nil {
+		out.Return = &returnJSON{e.Return.ToUser, instant(e.Return.Since)}
+	}
+	for _, o := range e.Tombstones {
+		out.Tombstones = append(out.Tombstones, tombJSON{o.OrderID, o.Closed, o.Refunded, instant(o.Since)})
 	}
 	for _, h := range e.History {
 		step := stepJSON{
 			Version: h.Version, At: instant(h.At), To: h.To.String(), Cause: string(h.Cause), TriggerID: orNull(h.TriggerID),
 			Origin: orNull(string(h.Origin)), OrderID: orNull(h.OrderID), Actor: orNull(h.Actor), Reason: orNull(h.Reason), ExpiresAt: end(h.ExpiresAt),
+			LockUntil: end(h.LockUntil), Previous: end(h.Previous), Moved: !h.Previous.IsZero(),
 		}
 		if h.From != 0 {
 			step.From = orNull(h.From.String())

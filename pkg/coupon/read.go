@@ -117,14 +117,6 @@ type MoneySum struct {
 	Currency string
 }
 
-// TemplateStop is a stop of a template's issuance, or its resumption.
-type TemplateStop struct {
-	At      time.Time
-	Stopped bool
-	Actor   string
-	Reason  string
-}
-
 // Idempotent is what is known of an Idempotency-Key.
 type Idempotent struct {
 	State  IdempotentState

@@ -16,13 +16,12 @@ import (
 //
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtExplainCoupon = define("explain.coupon", `SELECT UTC_TIMESTAMP(3), c.template_id, c.revision, c.batch_id, c.user_id, c.status, c.version,
-		c.valid_from, c.expires_at, c.due_at, c.granted_at, c.locked_at, c.lock_until, c.order_id, c.used_at, c.expired_at, c.expire_cause,
-		t.name, t.rule, t.value, t.currency, t.prec_class
-		FROM coupon c LEFT JOIN coupon_template t ON t.id = c.template_id AND t.revision = c.revision WHERE c.id = ?`)
-	stmtExplainKey     = define("explain.key", `SELECT issuer, grant_key FROM grant_key WHERE coupon_id = ? ORDER BY issuer, grant_key LIMIT 1`)
-	stmtExplainHistory = define("explain.history", `SELECT version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason,
-		trigger_id, origin FROM coupon_history WHERE coupon_id = ? ORDER BY version LIMIT ?`)
+	stmtExplainTemplate = define("explain.template", `SELECT t.name, t.rule, s.stopped FROM coupon_template t
+		JOIN template_stock s ON s.template_id = t.id WHERE t.id = ? AND t.revision = ?`)
+	stmtExplainArchived = define("explain.archived", `SELECT archived_at FROM coupon_archive WHERE id = ?`)
+	stmtExplainTombs    = define("explain.tombstones", `SELECT order_id, closed, refunded, created_at FROM order_tombstone
+		WHERE coupon_id = ? ORDER BY created_at, order_id LIMIT ?`)
+	stmtExplainReturn = define("explain.quota_return", `SELECT to_user, created_at FROM quota_return WHERE coupon_id = ?`)
 	// The rows of one partition are few while the relay runs; coupon_id has no index there.
 	stmtExplainOutbox = define("explain.outbox", `SELECT id, lane, msg_id, routing_key, deliver_at, refused, created_at FROM outbox
 		WHERE lane IN (0,1) AND part = ? AND coupon_id = ? ORDER BY lane, id LIMIT ?`)
@@ -39,30 +38,33 @@ const explainRows = 1000 // of each kind, at most
 
 // Explanation is everything that the database knows of a coupon, at one instant.
 type Explanation struct {
-	Now       time.Time // the database's clock
-	ID        uint64
-	Status    coupon.Status
-	Seen      coupon.Status // as a reader must see it at Now: its end and its lock's count, whatever the row says yet
-	Version   uint32
-	UserID    string
-	BatchID   string
-	Issuer    string
-	GrantKey  string
-	Template  coupon.Template // of the coupon's revision: name, rule, terms
-	ValidFrom time.Time
-	ExpiresAt time.Time // coupon.Never: no end
-	DueAt     time.Time
-	GrantedAt time.Time
-	LockedAt  time.Time // zero: never locked; likewise below
-	LockUntil time.Time
-	OrderID   string
-	UsedAt    time.Time
-	ExpiredAt time.Time
-	Cause     coupon.Cause // of the expiry
-	Beyond    bool         // its end is beyond the horizon: the planner will publish its trigger
-	History   []coupon.Transition
-	Outbox    []Waiting
-	Notices   []Told
+	coupon.Coupon
+	Now        time.Time     // the database's clock
+	Seen       coupon.Status // as a reader must see it at Now: its end and its lock's count, whatever the row says yet
+	Issuer     string
+	GrantKey   string
+	Template   coupon.Template // of the coupon's revision: name, rule, terms; and whether it issues now
+	ArchivedAt time.Time       // zero: it is not archived
+	Beyond     bool            // its end is beyond the horizon: the planner will publish its trigger
+	History    []coupon.Transition
+	Tombstones []Tombstone
+	Return     *QuotaReturn // what it gave back of its quota and the counters do not hold yet
+	Outbox     []Waiting
+	Notices    []Told
+}
+
+// Tombstone says that an order that once asked for the coupon is over.
+type Tombstone struct {
+	OrderID  string
+	Closed   bool
+	Refunded bool
+	Since    time.Time
+}
+
+// QuotaReturn is a piece of quota on its way back.
+type QuotaReturn struct {
+	ToUser bool // to the user's count, too
+	Since  time.Time
 }
 
 // Waiting is a message that the broker does not have yet.
@@ -103,26 +105,21 @@ type ToldBy struct {
 	SettledAt time.Time // zero: pending
 }
 
-// Explain reads a coupon and all that belongs to it; coupon.ErrNotFound when there is no such coupon.
+// Explain reads a coupon, archived or not, and all that belongs to it; coupon.ErrNotFound when there is no such coupon.
+// Of each kind of thing it reads a thousand at most.
 func (s *Store) Explain(ctx context.Context, id uint64) (Explanation, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.limit)
-	defer cancel()
-	e := Explanation{ID: id}
-	tx, err := s.sql.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
-	if err != nil {
-		return e, fmt.Errorf("explain: begin: %w", classify(err))
-	}
-	for _, read := range []func(context.Context, querier, *Explanation) error{
-		s.explainCoupon, s.explainHistory, s.explainOutbox, s.explainNotices,
-	} {
-		if err = read(ctx, tx, &e); err != nil {
-			break
+	var e Explanation
+	err := s.snapshot(ctx, func(ctx context.Context, q querier) error {
+		e.ID = id
+		for _, read := range []func(context.Context, querier, *Explanation) error{
+			s.explainCoupon, s.explainTemplate, s.explainHistory, s.explainOrders, s.explainOutbox, s.explainNotices,
+		} {
+			if err := read(ctx, q, &e); err != nil {
+				return err
+			}
 		}
-	}
-	// There is nothing to commit.
-	if rerr := tx.Rollback(); rerr != nil && !errors.Is(rerr, sql.ErrTxDone) {
-		err = errors.Join(err, rerr)
-	}
+		return nil
+	})
 	if err != nil {
 		return Explanation{}, fmt.Errorf("explain: %w", err)
 	}
@@ -130,35 +127,17 @@ func (s *Store) Explain(ctx context.Context, id uint64) (Explanation, error) {
 }
 
 func (s *Store) explainCoupon(ctx context.Context, q querier, e *Explanation) error {
-	var (
-		batch, user, order               []byte
-		locked, lockUntil, used, expired sql.NullTime
-		cause, name, rule, precision     sql.NullString
-		currency                         sql.NullString
-		value                            sql.NullInt64
-		status                           uint8
-	)
-	t := &e.Template
-	err := s.queryRow(ctx, q, stmtExplainCoupon, []any{
-		&e.Now, &t.ID, &t.Revision, &batch, &user, &status, &e.Version,
-		&e.ValidFrom, &e.ExpiresAt, &e.DueAt, &e.GrantedAt, &locked, &lockUntil, &order, &used, &expired, &cause,
-		&name, &rule, &value, &currency, &precision,
-	}, e.ID)
-	if err != nil {
+	cs, now, err := s.couponsIn(ctx, q, []uint64{e.ID})
+	switch {
+	case err != nil:
 		return err
+	case len(cs) == 0:
+		return coupon.ErrNotFound
 	}
-	e.Status, e.BatchID, e.UserID, e.OrderID = coupon.Status(status), string(batch), string(user), string(order)
-	e.LockedAt, e.LockUntil, e.UsedAt, e.ExpiredAt, e.Cause = locked.Time, lockUntil.Time, used.Time, expired.Time, coupon.Cause(cause.String)
-	t.Name = name.String
-	t.Terms = coupon.Terms{
-		TemplateID: t.ID, Revision: t.Revision, Value: value.Int64, Currency: currency.String, Precision: coupon.Precision(precision.String),
+	e.Coupon, e.Now, e.Seen = cs[0], now, cs[0].Seen(now)
+	if e.Archived {
+		return s.queryRow(ctx, q, stmtExplainArchived, []any{&e.ArchivedAt}, e.ID)
 	}
-	if rule.Valid {
-		if err := json.Unmarshal([]byte(rule.String), &t.Rule); err != nil {
-			return fmt.Errorf("rule of template %d: %w", t.ID, err)
-		}
-	}
-	e.Seen = seen(e)
 	if e.Status == coupon.Unused && !coupon.IsNever(e.ExpiresAt) {
 		r, err := s.reachAt(ctx, q, e.Now)
 		if err != nil {
@@ -166,44 +145,59 @@ func (s *Store) explainCoupon(ctx context.Context, q querier, e *Explanation) er
 		}
 		e.Beyond = !r.holds(e.DueAt)
 	}
-	var issuer, key []byte
-	err = s.queryRow(ctx, q, stmtExplainKey, []any{&issuer, &key}, e.ID)
-	if err != nil && !errors.Is(err, coupon.ErrNotFound) {
-		return err
-	}
-	e.Issuer, e.GrantKey = string(issuer), string(key)
 	return nil
 }
 
-// seen asks the one decision what a reader's own trigger would do now.
-func seen(e *Explanation) coupon.Status {
-	row := coupon.Row{ID: e.ID, Status: e.Status, Version: e.Version, ExpiresAt: e.ExpiresAt, DueAt: e.DueAt, LockUntil: e.LockUntil}
-	lazy := coupon.Trigger{Kind: coupon.KindExpire, CouponID: e.ID, At: e.ExpiresAt, Origin: coupon.OriginLazy}
-	switch coupon.Decide(&row, lazy, e.Now).Action {
-	case coupon.Expire:
-		return coupon.Expired
-	case coupon.Unlock:
-		return coupon.Unused
-	case coupon.Drop, coupon.Reschedule:
-		return e.Status
-	default:
-		return e.Status
+func (s *Store) explainTemplate(ctx context.Context, q querier, e *Explanation) error {
+	t := &e.Template
+	t.ID, t.Revision, t.Terms = e.Terms.TemplateID, e.Terms.Revision, e.Terms
+	var rule string
+	err := s.queryRow(ctx, q, stmtExplainTemplate, []any{&t.Name, &rule, &t.Stopped}, t.ID, t.Revision)
+	if errors.Is(err, coupon.ErrNotFound) {
+		return nil
 	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(rule), &t.Rule); err != nil {
+		return fmt.Errorf("rule of template %d: %w", t.ID, err)
+	}
+	return nil
 }
 
 func (s *Store) explainHistory(ctx context.Context, q querier, e *Explanation) error {
-	return s.query(ctx, q, stmtExplainHistory, func(r *sql.Rows) error {
-		t := coupon.Transition{CouponID: e.ID, UserID: e.UserID, BatchID: e.BatchID, Terms: e.Template.Terms, ValidFrom: e.ValidFrom}
-		var from, to uint8
-		var cause, origin string
+	var err error
+	if e.History, err = s.steps(ctx, q, &e.Coupon); err != nil {
+		return err
+	}
+	e.Issuer, e.GrantKey, err = s.keyOf(ctx, q, e.ID)
+	return err
+}
+
+// explainOrders reads what verbs left behind for others.
+func (s *Store) explainOrders(ctx context.Context, q querier, e *Explanation) error {
+	err := s.query(ctx, q, stmtExplainTombs, func(r *sql.Rows) error {
+		var t Tombstone
 		var order []byte
-		if err := r.Scan(&t.Version, &from, &to, &cause, &t.At, &t.ExpiresAt, &t.DueAt, &order, &t.Actor, &t.Reason, &t.TriggerID, &origin); err != nil {
+		if err := r.Scan(&order, &t.Closed, &t.Refunded, &t.Since); err != nil {
 			return err
 		}
-		t.From, t.To, t.Cause, t.Origin, t.OrderID = coupon.Status(from), coupon.Status(to), coupon.Cause(cause), coupon.Origin(origin), string(order)
-		e.History = append(e.History, t)
+		t.OrderID = string(order)
+		e.Tombstones = append(e.Tombstones, t)
 		return nil
 	}, e.ID, explainRows)
+	if err != nil {
+		return err
+	}
+	var back QuotaReturn
+	err = s.queryRow(ctx, q, stmtExplainReturn, []any{&back.ToUser, &back.Since}, e.ID)
+	switch {
+	case err == nil:
+		e.Return = &back
+	case !errors.Is(err, coupon.ErrNotFound):
+		return err
+	}
+	return nil
 }
 
 func (s *Store) explainOutbox(ctx context.Context, q querier, e *Explanation) error {

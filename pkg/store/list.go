@@ -13,9 +13,9 @@ import (
 //
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtListTemplate = define("list.template", `SELECT `+couponColumns+` FROM coupon WHERE template_id = ? AND id > ? ORDER BY id LIMIT ?`)
-	stmtListBatch    = define("list.batch", `SELECT `+couponColumns+` FROM coupon WHERE batch_id = ? AND id > ? ORDER BY id LIMIT ?`)
-	stmtListState    = define("list.state", `SELECT `+couponColumns+` FROM coupon WHERE status = ? AND due_at <= ?
+	stmtListTemplate = define("list.template", `SELECT `+couponColumns+` FROM coupon FORCE INDEX (coupon_template) WHERE template_id = ? AND id > ? ORDER BY id LIMIT ?`)
+	stmtListBatch    = define("list.batch", `SELECT `+couponColumns+` FROM coupon FORCE INDEX (coupon_batch) WHERE batch_id = ? AND id > ? ORDER BY id LIMIT ?`)
+	stmtListState    = define("list.state", `SELECT `+couponColumns+` FROM coupon FORCE INDEX (coupon_due) WHERE status = ? AND due_at <= ?
 		AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) ORDER BY due_at, id LIMIT ?`)
 )
 
@@ -68,10 +68,10 @@ func (s *Store) listRows(ctx context.Context, q coupon.ListQuery, from place) ([
 	}
 	until := afterAll.at
 	if !q.EndsTo.IsZero() {
-		until = q.EndsTo.Add(maxSpread)
+		until = q.EndsTo.Add(maxSpread).Truncate(time.Millisecond)
 	}
 	// What ends at the earliest is due then or later.
-	if low := (place{at: q.EndsFrom}); from.less(low) {
+	if low := (place{at: q.EndsFrom.Truncate(time.Millisecond)}); from.less(low) {
 		from = low
 	}
 	return s.coupons(ctx, s.sql, stmtListState, uint8(q.State), until, from.at, from.at, from.at, from.id, n)

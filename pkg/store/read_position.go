@@ -54,10 +54,8 @@ func (p position) token(query string) string {
 }
 
 func seal(query string, body []byte) []byte {
-	h := sha256.New()
-	fmt.Fprintf(h, "%d %d:%s ", positionVersion, len(query), query) // cannot fail
-	h.Write(body)
-	return h.Sum(nil)[:sealBytes]
+	sum := sha256.Sum256(append(fmt.Appendf(nil, "%d %d:%s ", positionVersion, len(query), query), body...))
+	return sum[:sealBytes]
 }
 
 // parsePosition reads a token of the same query; coupon.ErrPosition if it is not one.

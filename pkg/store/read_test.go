@@ -54,10 +54,10 @@ func plantRows(t testing.TB, d testenv.Database, rows []plantRow) time.Time {
 				ends = at(r.ends)
 			}
 			lock := "NULL,NULL,NULL,NULL,NULL"
-			switch r.status {
-			case coupon.Locked:
+			if r.status == coupon.Locked {
 				lock = fmt.Sprintf("%s,%s,'o%d','honour_lock',900", at(-60), at(r.lock), r.id)
-			case coupon.Used:
+			}
+			if r.status == coupon.Used {
 				lock = fmt.Sprintf("NULL,NULL,'o%d',NULL,NULL", r.id)
 			}
 			row := fmt.Sprintf("%d,%d,1,'%s','%s',%d,1,%s,%s,%s,%s,%s", r.id, max(1, r.template), r.batch, r.user, r.status, at(r.valid), ends, ends, at(-100), lock)

@@ -12,30 +12,32 @@ import (
 )
 
 // A page of a wallet merges a few streams, one for each stored status that can be seen as the state asked for. Each is
-// a range of (user_id, status, expires_at, id), from one place to another, both excluded.
+// a range of (user_id, status, expires_at, id), from one place to another, both excluded. The index is forced: left to
+// itself MariaDB takes two columns of it and reads backwards through all that lies beyond the range. And instants are
+// whole milliseconds, since it makes no range of finer ones.
 //
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtWallet = define("read.wallet", `SELECT `+couponColumns+` FROM coupon WHERE user_id = ? AND status = ?
+	stmtWallet = define("read.wallet", `SELECT `+couponColumns+` FROM coupon FORCE INDEX (coupon_wallet) WHERE user_id = ? AND status = ?
 		AND expires_at >= ? AND (expires_at > ? OR (expires_at = ? AND id > ?)) AND expires_at <= ? AND (expires_at < ? OR (expires_at = ? AND id < ?))
 		ORDER BY expires_at, id LIMIT ?`)
-	stmtWalletBack = define("read.wallet_back", `SELECT `+couponColumns+` FROM coupon WHERE user_id = ? AND status = ?
+	stmtWalletBack = define("read.wallet_back", `SELECT `+couponColumns+` FROM coupon FORCE INDEX (coupon_wallet) WHERE user_id = ? AND status = ?
 		AND expires_at >= ? AND (expires_at > ? OR (expires_at = ? AND id > ?)) AND expires_at <= ? AND (expires_at < ? OR (expires_at = ? AND id < ?))
 		ORDER BY expires_at DESC, id DESC LIMIT ?`)
-	stmtWalletOld = define("read.wallet_archived", `SELECT `+couponColumns+` FROM coupon_archive WHERE user_id = ? AND status = ?
+	stmtWalletOld = define("read.wallet_archived", `SELECT `+couponColumns+` FROM coupon_archive FORCE INDEX (archive_wallet) WHERE user_id = ? AND status = ?
 		AND expires_at >= ? AND (expires_at > ? OR (expires_at = ? AND id > ?)) AND expires_at <= ? AND (expires_at < ? OR (expires_at = ? AND id < ?))
 		ORDER BY expires_at, id LIMIT ?`)
-	stmtWalletOldBack = define("read.wallet_archived_back", `SELECT `+couponColumns+` FROM coupon_archive WHERE user_id = ? AND status = ?
+	stmtWalletOldBack = define("read.wallet_archived_back", `SELECT `+couponColumns+` FROM coupon_archive FORCE INDEX (archive_wallet) WHERE user_id = ? AND status = ?
 		AND expires_at >= ? AND (expires_at > ? OR (expires_at = ? AND id > ?)) AND expires_at <= ? AND (expires_at < ? OR (expires_at = ? AND id < ?))
 		ORDER BY expires_at DESC, id DESC LIMIT ?`)
-	stmtSummary = define("read.summary", `SELECT template_id, revision, status, valid_from, expires_at, lock_until, UTC_TIMESTAMP(3) FROM coupon
+	stmtSummary = define("read.summary", `SELECT template_id, revision, status, valid_from, expires_at, lock_until, UTC_TIMESTAMP(3) FROM coupon FORCE INDEX (coupon_wallet)
 		WHERE user_id = ? AND status IN (1,2) AND expires_at > UTC_TIMESTAMP(3) ORDER BY status, expires_at, id LIMIT ?`)
 )
 
 const (
 	summaryRows = 1000 // a summary counts no more rows than these
-	probeRows   = 3    // what is read of a stream to learn where it stands among the others
-	passedOver  = 5    // rows of another state that a page looks at beyond its limit
+	probeRows   = 2    // what is read of a stream to learn where it stands among the others
+	passedOver  = 2    // rows of another state that a page looks at beyond its limit
 )
 
 // sections are the states in the order in which a wallet of every state shows them.
@@ -175,13 +177,14 @@ func (w *walk) section(ctx context.Context, state coupon.Status, from *position)
 			return nil
 		}
 		first, bound := leading(ss)
+		had := len(first.rows)
 		for len(first.rows) > 0 && (bound == nil || first.before(place{first.rows[0].ExpiresAt, first.rows[0].ID}, *bound)) {
 			if !w.take(&first.rows[0], state) {
 				return nil
 			}
 			first.rows = first.rows[1:]
 		}
-		if len(first.rows) == 0 && !first.done && bound != nil {
+		if had >= probeRows && len(first.rows) == 0 && bound != nil { // a run of them: there may be more
 			if err := first.read(ctx, w, w.need(), bound); err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -15,8 +16,8 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-// strictJSON reads what encoding/json reads, but no bytes that are no UTF-8 and no name that comes twice: both would be
-// mended in silence. Unknown names are refused by the schema.
+// strictJSON reads what encoding/json reads, but no bytes that are no UTF-8, no name that comes twice and none in another
+// case: all would be mended in silence. Unknown names are refused by the schema.
 func strictJSON() huma.Format {
 	return huma.Format{
 		Marshal: func(w io.Writer, v any) error {
@@ -43,7 +44,7 @@ func unmarshalAny(data []byte, v *any) error {
 	return once(json.NewDecoder(bytes.NewReader(data)))
 }
 
-// once refuses a name that comes twice in an object. The document is valid.
+// once refuses a name that comes twice in an object, or is written otherwise than ours. The document is valid.
 func once(dec *json.Decoder) error {
 	dec.UseNumber()
 	var names []map[string]bool // of each open object; nil for an array
@@ -73,6 +74,10 @@ func once(dec *json.Decoder) error {
 		case string:
 			if inObject && key {
 				seen := names[len(names)-1]
+				if strings.Trim(t, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+					// Ours have these letters alone; others would be taken for them whatever their case.
+					return fmt.Errorf("the name %q is not known", clip(t))
+				}
 				if seen[t] {
 					return fmt.Errorf("the name %q comes twice in an object", clip(t))
 				}

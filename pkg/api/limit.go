@@ -59,7 +59,9 @@ type gate struct {
 
 // enter waits for a turn; leave gives it back and must be called if there is no problem.
 func (g *gate) enter(ctx context.Context) (leave func(), p *Problem) {
-	busy := func() *Problem { return problem(http.StatusServiceUnavailable, CodeBusy, "too many requests at once").after(1) }
+	busy := func() *Problem {
+		return problem(http.StatusServiceUnavailable, CodeBusy, "too many requests at once").after(1)
+	}
 	select {
 	case g.waiting <- struct{}{}:
 	default:

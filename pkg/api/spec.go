@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 )
@@ -22,6 +23,7 @@ func newSpec(o *huma.OpenAPI) (spec, error) {
 	schemas := o.Components.Schemas.Map()
 	delete(schemas, "ErrorModel")
 	delete(schemas, "ErrorDetail")
+	openAnswers(o)
 	j, err := json.Marshal(o)
 	if err != nil {
 		return spec{}, fmt.Errorf("render as JSON: %w", err)
@@ -31,6 +33,41 @@ func newSpec(o *huma.OpenAPI) (spec, error) {
 		return spec{}, fmt.Errorf("render as YAML: %w", err)
 	}
 	return spec{json: j, yaml: y}, nil
+}
+
+// openAnswers lets what is only ever answered have more fields one day: clients must not refuse them. What is asked stays
+// closed, since an unknown field is refused.
+func openAnswers(o *huma.OpenAPI) {
+	schemas, asked := o.Components.Schemas.Map(), map[string]bool{}
+	var walk func(s *huma.Schema)
+	walk = func(s *huma.Schema) {
+		if s == nil {
+			return
+		}
+		if name, ok := strings.CutPrefix(s.Ref, schemaPrefix); ok && !asked[name] {
+			asked[name] = true
+			walk(schemas[name])
+		}
+		walk(s.Items)
+		for _, p := range s.Properties {
+			walk(p)
+		}
+	}
+	for _, item := range o.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
+			if op == nil || op.RequestBody == nil {
+				continue
+			}
+			for _, media := range op.RequestBody.Content {
+				walk(media.Schema)
+			}
+		}
+	}
+	for name, s := range schemas {
+		if !asked[name] {
+			s.AdditionalProperties = nil
+		}
+	}
 }
 
 // OpenAPI is the document that describes the API, in YAML: docs/openapi.yaml.

@@ -47,7 +47,7 @@ func (p barePairs) tx(ctx context.Context, id uint64, order string, from, to cou
 	if err := tx.QueryRowContext(ctx, p.lock, id).Scan(&locked); err != nil {
 		return err
 	}
-	cells := make([]sql.RawBytes, 22)
+	cells := make([]any, 22)
 	dest := make([]any, len(cells))
 	for i := range cells {
 		dest[i] = &cells[i]
@@ -57,16 +57,7 @@ func (p barePairs) tx(ctx context.Context, id uint64, order string, from, to cou
 	var until sql.NullTime
 	var user []byte
 	dest[4], dest[6], dest[8], dest[12], dest[21] = &user, &version, &ends, &until, &now
-	rows, err := tx.QueryContext(ctx, p.read, []byte(order), id)
-	if err != nil {
-		return err
-	}
-	for rows.Next() {
-		if err := rows.Scan(dest...); err != nil {
-			return err
-		}
-	}
-	if err := rows.Close(); err != nil {
+	if err := tx.QueryRowContext(ctx, p.read, []byte(order), id).Scan(dest...); err != nil {
 		return err
 	}
 	was, is := "", any(until.Time)

@@ -54,7 +54,7 @@ func (m *model) expect(o coupon.Order, now time.Time) coupon.Verdict {
 		a.Done = p.redeemed
 	case o.Verb == coupon.VerbRelease && !holds:
 		a.Done, a.Over = p.released, p.over
-	case o.Verb == coupon.VerbRefund && !(holds && m.row.Status == coupon.Used):
+	case o.Verb == coupon.VerbRefund && (!holds || m.row.Status != coupon.Used):
 		a.Done, a.Over = p.refunded, p.over
 	}
 	return coupon.Apply(m.row, a, now)

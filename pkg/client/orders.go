@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Order is what an order asks of its coupons: all or none of them.
+// Order is what an order asks of its coupons: all or none of them. What a verb does not know of is not sent, so that one value
+// serves a whole checkout.
 type Order struct {
 	UserID    string // whose coupons they must be; required to lock and to redeem
 	CouponIDs []string
@@ -27,30 +28,38 @@ type ActedCoupon struct {
 	Note     string `json:"note"`     // for people: what may surprise, such as a refund past the end
 }
 
+const (
+	lock    = "lock"
+	renew   = "renew"
+	redeem  = "redeem"
+	release = "release"
+	refund  = "refund"
+)
+
 // Lock reserves coupons for an order, from now for LockFor. Another order's lock is refused with CodeLockedByOther; the
 // same order's is answered again as it stands.
 func (c *Client) Lock(ctx context.Context, orderID string, o Order) (Acted, error) {
-	return c.order(ctx, orderID, "lock", o)
+	return c.order(ctx, orderID, lock, o)
 }
 
 // Renew keeps an order's live lock until LockFor from now, never shorter than it stands.
 func (c *Client) Renew(ctx context.Context, orderID string, o Order) (Acted, error) {
-	return c.order(ctx, orderID, "renew", o)
+	return c.order(ctx, orderID, renew, o)
 }
 
 // Redeem uses coupons up for a paid order: those that it has locked, or that nobody has.
 func (c *Client) Redeem(ctx context.Context, orderID string, o Order) (Acted, error) {
-	return c.order(ctx, orderID, "redeem", o)
+	return c.order(ctx, orderID, redeem, o)
 }
 
 // Release gives an order's locked coupons back. One whose end has passed meanwhile is expired, as its state says.
 func (c *Client) Release(ctx context.Context, orderID string, o Order) (Acted, error) {
-	return c.order(ctx, orderID, "release", o)
+	return c.order(ctx, orderID, release, o)
 }
 
 // Refund gives a refunded order's coupons back. One whose end has passed is expired, as its state says.
 func (c *Client) Refund(ctx context.Context, orderID string, o Order) (Acted, error) {
-	return c.order(ctx, orderID, "refund", o)
+	return c.order(ctx, orderID, refund, o)
 }
 
 func (c *Client) order(ctx context.Context, orderID, verb string, o Order) (out Acted, err error) {
@@ -59,8 +68,11 @@ func (c *Client) order(ctx context.Context, orderID, verb string, o Order) (out 
 		CouponIDs []string `json:"coupon_ids"`
 		LockFor   string   `json:"lock_for,omitempty"`
 		Partial   bool     `json:"partial,omitempty"`
-	}{UserID: o.UserID, CouponIDs: o.CouponIDs, Partial: o.Partial}
-	if o.LockFor != 0 {
+	}{UserID: o.UserID, CouponIDs: o.CouponIDs}
+	switch {
+	case verb == refund:
+		body.Partial = o.Partial
+	case (verb == lock || verb == renew) && o.LockFor != 0:
 		body.LockFor = o.LockFor.String()
 	}
 	err = c.do(ctx, call{method: http.MethodPost, path: []string{"orders", orderID, verb}, body: body, into: &out, mutates: true})

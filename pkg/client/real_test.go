@@ -139,7 +139,7 @@ func TestEveryMethodAgainstTheRealAPI(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Release(ctx, "o/1", client.Order{CouponIDs: []string{never}})
 	require.NoError(t, err)
-	one := client.Order{UserID: "u", CouponIDs: []string{id}}
+	one := client.Order{UserID: "u", CouponIDs: []string{id}, LockFor: time.Hour} // one value serves every verb
 	used, err := c.Redeem(ctx, "o/1", one)
 	require.NoError(t, err)
 	require.Equal(t, client.Used, used.Coupons[0].State)

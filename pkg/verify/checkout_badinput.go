@@ -194,7 +194,7 @@ func badRequests(s *shop, template string, ids []string) []badRequest {
 		r.token, r.status = s.weak, http.StatusForbidden
 		add(r)
 	}
-	for _, lockFor := range []string{`"soon"`, `"-5m"`, `"0s"`, `"169h"`, `"99999999999h"`, `30`, `null`, `"1h' OR '1'='1"`} {
+	for _, lockFor := range []string{`"soon"`, `"-5m"`, `"0s"`, `"169h"`, `"99999999999h"`, `30`, `true`, `"1h' OR '1'='1"`} {
 		path, body := order("lock", `"user_id":"one","coupon_ids":["`+one+`"],"lock_for":`+lockFor)
 		add(post(path, body, "lock_for"))
 	}

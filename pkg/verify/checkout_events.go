@@ -33,8 +33,9 @@ func permutations(words []string) [][]string {
 	return out
 }
 
-// story is one order's events, and what must have become of its coupon. An order that was refunded before it was said to be paid
-// never gets the coupon; one that was paid first, has used it, and after the refund it is back. Without a refund it stays used.
+// story is one order's events, and what must have become of its coupon, which it had locked. Every event but the payment frees the
+// coupon. An order that was refunded before it was said to be paid never uses it; one that was paid first has used it, and
+// after the refund it is back. Without a refund it stays used.
 type story struct {
 	id, order string
 	words     []string
@@ -63,10 +64,6 @@ func storiesOf() []story {
 				case word == paid:
 					s.used, s.final = 1, client.Used
 				}
-			}
-			// Refunded alone takes nothing from the order: its lock lives on, if nothing else has ended it.
-			if s.used == 0 && !strings.Contains(strings.Join(p, " "), closed) && !strings.Contains(strings.Join(p, " "), failed) {
-				s.final = client.Locked
 			}
 			out = append(out, s)
 		}

@@ -41,10 +41,10 @@ func journeysOf() []journey {
 			return err
 		}},
 		{"locked, renewed, run out", func(ctx context.Context, s *shop, id string) error {
-			if _, err := s.api.Lock(ctx, "a-"+id, ask(id, 2*time.Second)); err != nil {
+			if _, err := s.api.Lock(ctx, "a-"+id, ask(id, 5*time.Second)); err != nil {
 				return err
 			}
-			_, err := s.api.Renew(ctx, "a-"+id, ask(id, 4*time.Second))
+			_, err := s.api.Renew(ctx, "a-"+id, ask(id, 8*time.Second))
 			return err
 		}},
 		{"redeemed and refunded", func(ctx context.Context, s *shop, id string) error {
@@ -64,7 +64,7 @@ func journeysOf() []journey {
 			if _, err := s.api.Release(ctx, "a-"+id, ask(id, 0)); err != nil {
 				return err
 			}
-			if _, err := s.api.Lock(ctx, "b-"+id, ask(id, 3*time.Second)); err != nil {
+			if _, err := s.api.Lock(ctx, "b-"+id, ask(id, 6*time.Second)); err != nil {
 				return err
 			}
 			// A's late cancel: B keeps it, and lets it run out.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,7 +58,7 @@ func TestTheDocumentHasFieldsAndSections(t *testing.T) {
 	for name := range fields {
 		require.Contains(t, string(doc), "| `"+name+"` |")
 	}
-	for _, section := range verify.WalkSections() {
+	for _, section := range slices.Concat(verify.WalkSections(), verify.CheckoutSections()) {
 		require.Regexp(t, "(?m)^\\|[^|]*`"+section+"`[^|]*\\|", string(doc))
 	}
 }
@@ -70,5 +71,8 @@ func TestBadConfigurationsAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, `got "rain"`)
 	require.NoError(t, verify.Config{Coupons: 100, Only: verify.WalkSections()}.Validate())
 	require.Equal(t, "kill-broker", verify.WalkSections()[len(verify.WalkSections())-1], "what takes the broker from everybody comes last")
-	require.NotContains(t, strings.Join(verify.WalkSections(), ""), ",")
+	require.NotContains(t, strings.Join(slices.Concat(verify.WalkSections(), verify.CheckoutSections()), ""), ",")
+	_, err = verify.Checkout(t.Context(), verify.Config{Only: []string{"speed", "rain"}})
+	require.ErrorContains(t, err, "only: must be of parallel-locks,")
+	require.ErrorContains(t, err, `got "rain"`)
 }

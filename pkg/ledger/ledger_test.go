@@ -278,11 +278,11 @@ func TestQuotaIsFoldedUntilNothingIsLeft(t *testing.T) {
 		require.Equal(t, []int{100, 100, 50}, s.rows.folds, "at once")
 		require.Equal(t, []time.Duration{30 * 24 * time.Hour}, s.rows.pruned)
 		s.rows.toFold = 7
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, []int{100, 100, 50, 7}, s.rows.folds)
 		require.Len(t, s.rows.pruned, 1)
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Len(t, s.rows.pruned, 2)
 		stop()
@@ -298,13 +298,13 @@ func TestHousekeepingOutlivesTheDatabase(t *testing.T) {
 		s := newScene(t, nil)
 		s.rows.fail = coupon.ErrUnavailable
 		stop := start(t, s.Run)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, 1, s.logs.Len(), "said once")
 		s.rows.mu.Lock()
 		s.rows.fail, s.rows.toFold = nil, 3
 		s.rows.mu.Unlock()
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Zero(t, s.rows.toFold)
 		require.Equal(t, 2, s.logs.Len())
@@ -325,20 +325,20 @@ func TestSeedingWaitsForTheQueueAndEnds(t *testing.T) {
 			return away
 		}
 		stop := start(t, func(ctx context.Context) error { return s.Seed(ctx, subscribed) })
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Empty(t, s.rows.seeds, "an event could still go by")
 		mu.Lock()
 		away = nil
 		mu.Unlock()
 		s.rows.fail = coupon.ErrUnavailable
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Empty(t, s.rows.seeds)
 		s.rows.mu.Lock()
 		s.rows.fail = nil
 		s.rows.mu.Unlock()
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, []int{100, 100, 50, 0}, s.rows.seeds, "and never again")
 		stop()
@@ -346,7 +346,7 @@ func TestSeedingWaitsForTheQueueAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, nil)
 		stop := start(t, func(ctx context.Context) error { return s.Seed(ctx, func() error { return errors.New("never") }) })
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
 		stop()
 		require.Empty(t, s.rows.seeds)
 	})

@@ -19,7 +19,7 @@ import (
 )
 
 // steps lists, for each state, those that may follow, and the moves that stay.
-var steps = map[coupon.Status][]coupon.Status{ //nolint:gochecknoglobals // a constant table
+var steps = map[coupon.Status][]coupon.Status{
 	coupon.Unused: {coupon.Unused, coupon.Locked, coupon.Used, coupon.Expired, coupon.Voided},
 	coupon.Locked: {coupon.Locked, coupon.Unused, coupon.Used, coupon.Expired, coupon.Voided},
 	coupon.Used:   {coupon.Unused, coupon.Expired},

@@ -101,7 +101,7 @@ func BenchmarkActPairs(b *testing.B) {
 	s := d.Store(b)
 	const rounds = 4
 	n := b.N/(2*rounds) + 1
-	plant(b, d, 1, 2*rounds*n+100, coupon.Unused, whole(360000), "NULL")
+	plantUnused(b, d, 1, 2*rounds*n+100, 360000)
 	bare := newBarePairs(b, s)
 	var next atomic.Uint64
 	run := func(n int, pair func(id uint64) error) time.Duration {

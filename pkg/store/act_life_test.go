@@ -159,7 +159,7 @@ func TestActMovesTheEnd(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 3, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 1, 3, 3600)
 	d.Exec(t, `UPDATE coupon SET due_at = expires_at + INTERVAL 17 SECOND`)
 	d.Exec(t, `UPDATE coupon_history h JOIN coupon c ON c.id = h.coupon_id SET h.expires_at = c.expires_at, h.due_at = c.due_at`)
 	now, err := s.Now(t.Context())
@@ -200,7 +200,7 @@ func TestActTriggers(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 2, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 1, 2, 3600)
 	triggers := func(id int, kind coupon.Kind, at time.Time) int64 {
 		return d.Int(t, `SELECT COUNT(*) FROM outbox WHERE lane = 0 AND coupon_id = ? AND routing_key = ? AND deliver_at = ?`, id, string(kind), at)
 	}
@@ -244,8 +244,8 @@ func TestActArchived(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 4, coupon.Unused, whole(3600), "NULL")
-	plant(t, d, 5, 1, coupon.Unused, whole(-60), "NULL")
+	plantUnused(t, d, 1, 4, 3600)
+	plantUnused(t, d, 5, 1, -60)
 	for id := uint64(1); id <= 3; id++ {
 		done(t, s, ask(coupon.VerbLock, "a", id))
 		done(t, s, ask(coupon.VerbRedeem, "a", id))

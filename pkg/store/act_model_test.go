@@ -65,14 +65,14 @@ func TestActFollowsTheTable(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 1, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 1, 1, 3600)
 	d.Exec(t, `INSERT INTO coupon_template (id, revision, name, rule, value, currency, prec_class, created_at, actor, reason, late_pay_policy, late_pay_window)
 		SELECT 2, revision, name, rule, value, currency, prec_class, created_at, actor, reason, 'strict', 60 FROM coupon_template`)
 	id := 1
 	rapid.Check(t, func(r *rapid.T) {
 		id++
 		template := rapid.IntRange(1, 2).Draw(r, "template")
-		plant(t, d, id, 1, coupon.Unused, whole(rapid.SampledFrom([]int{3600, 20}).Draw(r, "ends")), "NULL")
+		plantUnused(t, d, id, 1, rapid.SampledFrom([]int{3600, 20}).Draw(r, "ends"))
 		d.Exec(t, `UPDATE coupon SET template_id = ? WHERE id = ?`, template, id)
 		m := &model{past: make(map[string]memory), tomb: make(map[string][2]bool)}
 		m.row = coupon.Row{ID: uint64(id), Status: coupon.Unused, Version: 1, LatePay: coupon.HonourLock, LateWindow: coupon.DefaultLateWindow}

@@ -21,7 +21,7 @@ func TestActSixtyFourOrdersLockOneCoupon(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	pods := []*store.Store{d.Store(t), d.Store(t)}
-	plant(t, d, 1, 1, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 1, 1, 3600)
 	var won, lost atomic.Int64
 	inParallel(64, func(i int) {
 		_, out, err := pods[i%2].Act(t.Context(), ask(coupon.VerbLock, fmt.Sprint("order ", i), 1))
@@ -45,7 +45,7 @@ func TestActAllOrNoneUnderContention(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	pods := []*store.Store{d.Store(t), d.Store(t)}
-	plant(t, d, 1, 10, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 1, 10, 3600)
 	seed := testenv.Seed(t)
 	inParallel(8, func(i int) {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -88,7 +88,7 @@ func TestActHeldRow(t *testing.T) {
 	d := testenv.NewDatabase(t)
 	d.Config.LockWait, d.Config.MaxOpen = time.Second, 4
 	s := d.Store(t)
-	plant(t, d, 1, 3, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 1, 3, 3600)
 	tx, err := d.SQL.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // ends the lock
@@ -143,7 +143,7 @@ func TestActDecidesAfterTheWait(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 1, coupon.Unused, whole(2), "NULL")
+	plantUnused(t, d, 1, 1, 2)
 	tx, err := d.SQL.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // ends the lock
@@ -163,7 +163,7 @@ func TestActRedeemAgainstExpiry(t *testing.T) {
 	d := testenv.NewDatabase(t)
 	pods := []*store.Store{d.Store(t), d.Store(t)}
 	const n = 400
-	plant(t, d, 1, n, coupon.Unused, whole(2), "NULL")
+	plantUnused(t, d, 1, n, 2)
 	d.Exec(t, `UPDATE coupon SET expires_at = (SELECT m FROM (SELECT MIN(expires_at) m FROM coupon) x), due_at = expires_at`)
 	d.Exec(t, `UPDATE coupon_history SET expires_at = (SELECT m FROM (SELECT MIN(expires_at) m FROM coupon) x), due_at = expires_at`)
 	d.Exec(t, `SELECT SLEEP(GREATEST(0, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), (SELECT MIN(expires_at) FROM coupon)) / 1000000 - 0.25))`)
@@ -225,7 +225,7 @@ func TestActRandomHistories(t *testing.T) {
 	pods := []*store.Store{d.Store(t), d.Store(t)}
 	const n = 24
 	for i := range 6 {
-		plant(t, d, 1+4*i, 4, coupon.Unused, whole(2+i*i), "NULL")
+		plantUnused(t, d, 1+4*i, 4, 2+i*i)
 	}
 	d.Exec(t, `UPDATE coupon_template SET late_pay_window = 1, late_pay_policy = 'strict', quota_back = 'total'`)
 	seed := testenv.Seed(t)

@@ -18,6 +18,14 @@ func whole(seconds int) string {
 	return fmt.Sprintf("DATE_FORMAT(UTC_TIMESTAMP(3) + INTERVAL %d SECOND, '%%Y-%%m-%%d %%H:%%i:%%s.000')", seconds)
 }
 
+// plantUnused plants n coupons that end so many whole seconds from now, and a history that says the same.
+func plantUnused(t testing.TB, d testenv.Database, first, n, seconds int) {
+	t.Helper()
+	plant(t, d, first, n, coupon.Unused, whole(seconds), "NULL")
+	d.Exec(t, `UPDATE coupon_history h JOIN coupon c ON c.id = h.coupon_id SET h.expires_at = c.expires_at, h.due_at = c.due_at
+		WHERE c.id BETWEEN ? AND ?`, first, first+n-1)
+}
+
 func ask(verb coupon.Verb, order string, ids ...uint64) coupon.Order {
 	o := coupon.Order{Verb: verb, OrderID: order, CouponIDs: ids, Actor: "test", Reason: "r"}
 	if verb == coupon.VerbLock || verb == coupon.VerbRenew {
@@ -85,7 +93,7 @@ func TestActWholeLife(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 1, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 1, 1, 3600)
 	written := s.OutboxWritten()
 
 	c := done(t, s, ask(coupon.VerbLock, "a", 1))
@@ -168,8 +176,8 @@ func TestActAnswersForEveryCoupon(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 10, coupon.Unused, whole(3600), "NULL") // id 7 is u0's, 1 and 8 are u1's
-	plant(t, d, 11, 1, coupon.Unused, whole(-5), "NULL")
+	plantUnused(t, d, 1, 10, 3600) // id 7 is u0's, 1 and 8 are u1's
+	plantUnused(t, d, 11, 1, -5)
 
 	out := act(t, s, ask(coupon.VerbLock, "a", 10, 11, 3, 99))
 	require.Empty(t, out[0].Refused)
@@ -219,7 +227,7 @@ func TestActTombstones(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 10, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 1, 10, 3600)
 	bury := func(verb coupon.Verb, order string, ids ...uint64) coupon.Order {
 		o := ask(verb, order, ids...)
 		o.Tombstone, o.Each = true, true
@@ -233,7 +241,7 @@ func TestActTombstones(t *testing.T) {
 	act(t, s, bury(coupon.VerbRelease, "a", 1)) // again
 	refused(t, s, ask(coupon.VerbLock, "a", 1), coupon.CodeOrderClosed)
 	refused(t, s, ask(coupon.VerbLock, "a", 3, 1), "")
-	plant(t, d, 77, 1, coupon.Unused, whole(3600), "NULL")
+	plantUnused(t, d, 77, 1, 3600)
 	refused(t, s, ask(coupon.VerbLock, "a", 77), coupon.CodeOrderClosed)
 	done(t, s, ask(coupon.VerbLock, "b", 1))
 	done(t, s, ask(coupon.VerbLock, "a", 3)) // another coupon

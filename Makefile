@@ -79,6 +79,10 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 bench: stack ## every benchmark
 	@eval "$$(scripts/stack env)"; $(TEST_ENV) go test -run '^$$' -bench . -benchmem $(PKG)
 
+.PHONY: plans
+plans: stack ## what every statement of the API reads among a million coupons; fails above a page
+	@eval "$$(scripts/stack env)"; $(TEST_ENV) go run ./scripts/plans
+
 .PHONY: clean
 clean: ## remove what was built (the stack's data: scripts/stack down --purge)
 	rm -rf bin .tools

@@ -16,7 +16,7 @@ import (
 var (
 	stmtOperatorAdd = define("operator.add", `INSERT INTO operator_log (at, actor, reason, action, subject, detail)
 		VALUES (UTC_TIMESTAMP(3),?,?,?,?,?)`)
-	stmtOperatorList = define("operator.list", `SELECT id, at, actor, reason, action, subject, detail FROM operator_log
+	stmtOperatorList = define("operator.list", `SELECT id, at, actor, reason, action, subject, detail FROM operator_log FORCE INDEX (operator_log_action)
 		WHERE action = ? AND id < ? ORDER BY id DESC LIMIT ?`)
 )
 

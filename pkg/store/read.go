@@ -22,8 +22,8 @@ const stepColumns = `version, from_status, to_status, cause, at, expires_at, due
 //
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtReadCoupons  = define("read.coupons", `SELECT `+couponColumns+` FROM coupon WHERE id IN (?)`)
-	stmtReadArchived = define("read.archived", `SELECT `+couponColumns+` FROM coupon_archive WHERE id IN (?)`)
+	stmtReadCoupons  = define("read.coupons", `SELECT `+couponColumns+` FROM coupon FORCE INDEX (PRIMARY) WHERE id IN (?)`)
+	stmtReadArchived = define("read.archived", `SELECT `+couponColumns+` FROM coupon_archive FORCE INDEX (PRIMARY) WHERE id IN (?)`)
 	stmtReadKey      = define("read.key", `SELECT coupon_id FROM grant_key WHERE issuer = ? AND grant_key = ?`)
 	stmtReadKeyOf    = define("read.key_of", `SELECT issuer, grant_key FROM grant_key WHERE coupon_id = ? ORDER BY issuer, grant_key LIMIT 1`)
 	// The latest steps, newest first.

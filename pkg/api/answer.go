@@ -64,10 +64,10 @@ func (a *answer) insist(p *Problem) {
 	}
 }
 
-// fail replaces whatever there was by a problem. It reports false if a stream has begun.
-func (a *answer) fail(p *Problem) bool {
+// fail replaces whatever there was by a problem, unless a stream has begun.
+func (a *answer) fail(p *Problem) {
 	if a.stream && a.status != 0 {
-		return false
+		return
 	}
 	a.stream = false
 	a.body.Reset()
@@ -80,7 +80,6 @@ func (a *answer) fail(p *Problem) bool {
 	enc := json.NewEncoder(&a.body)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(p) // texts and numbers only
-	return true
 }
 
 func (a *answer) sendHeader() {

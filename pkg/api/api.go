@@ -83,7 +83,8 @@ func (a *API) humaConfig() huma.Config {
 		Type: "http", Scheme: "bearer", Description: "A token of the configuration (api.tokens), with its scopes.",
 	}}
 	c.Tags = []*huma.Tag{
-		{Name: tagTemplates, Description: "What coupons are made from."}, {Name: tagGrants, Description: "Coupons for users."},
+		{Name: tagTemplates, Description: "What coupons are made from."},
+		{Name: tagGrants, Description: "Coupons for users."},
 		{Name: tagCheckout, Description: "What orders do to coupons: all of a request's or none."},
 		{Name: tagCoupons, Description: "Coupons one by one, and as operators list them."},
 		{Name: tagWallet, Description: "A user's coupons."},

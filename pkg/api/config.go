@@ -118,7 +118,7 @@ func DefaultConfig() Config {
 	}
 }
 
-var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,39}$`) //nolint:gochecknoglobals // a constant
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,39}$`)
 
 // Validate reports every fault, each beginning with its field's name.
 func (c Config) Validate() error {

@@ -39,7 +39,7 @@ type outcome struct {
 	err    error
 }
 
-var errStopped = errors.New("the server is stopping") //nolint:gochecknoglobals // a constant
+var errStopped = errors.New("the server is stopping")
 
 // grant asks for one coupon and waits for the answer.
 func (g *gatherer) grant(ctx context.Context, grant coupon.Grant) (coupon.Granted, error) {

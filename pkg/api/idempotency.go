@@ -66,7 +66,7 @@ func bodyHash(r *http.Request, body []byte) [sha256.Size]byte {
 }
 
 // withKey does the work if it is ours to do; ans has the answer then, or there is a problem.
-func (a *API) withKey(ctx context.Context, ans *answer, k *key, hash [sha256.Size]byte, turn turn, work func() *Problem) *Problem {
+func (a *API) withKey(ctx context.Context, ans *answer, k *key, hash [sha256.Size]byte, turn turn, work func()) *Problem {
 	name := callerFrom(ctx).name
 	var known coupon.Idempotent
 	p := turn(ctx, func() *Problem {
@@ -89,9 +89,7 @@ func (a *API) withKey(ctx context.Context, ans *answer, k *key, hash [sha256.Siz
 			a.abandon(ctx, name, k)
 		}
 	}()
-	if p := work(); p != nil {
-		ans.fail(p)
-	}
+	work()
 	if !final(ans.status) || ans.header.Get("Retry-After") != "" {
 		return nil
 	}

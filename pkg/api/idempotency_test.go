@@ -82,7 +82,7 @@ func TestWhatIsRemembered(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
 	s := newSite(t, func(_ *api.Config, d *api.Deps) {
-		f.real = d.Templates
+		f.plain = d.Templates
 		d.Templates = f
 	})
 	post := func(key, path string, body any) reply {
@@ -94,12 +94,12 @@ func TestWhatIsRemembered(t *testing.T) {
 	post("b", "/v1/templates", strings.Repeat("x", 2<<20)).refused(413, "too_large")
 	require.Zero(t, s.db.Int(t, "SELECT COUNT(*) FROM idempotency_key"))
 
-	f.err.Store(&unavailable)
+	f.err.Store(&errUnavailable)
 	got := post("a", "/v1/templates", template()).refused(503, "unavailable")
 	require.NotEmpty(t, got.header.Get("Retry-After"))
-	f.err.Store(&contention)
+	f.err.Store(&errContention)
 	post("a", "/v1/templates", template()).refused(503, "busy")
-	f.err.Store(&broken)
+	f.err.Store(&errBroken)
 	got = post("a", "/v1/templates", template()).refused(500, "internal")
 	require.NotContains(t, string(got.raw), "disk", "what is wrong inside is not the caller's to know")
 	require.Zero(t, s.db.Int(t, "SELECT COUNT(*) FROM idempotency_key"))
@@ -113,19 +113,18 @@ func TestWhatIsRemembered(t *testing.T) {
 	require.Equal(t, "true", again.header.Get("Idempotency-Replayed"))
 }
 
-//nolint:gochecknoglobals // constants
 var (
-	unavailable = fmt.Errorf("x: %w", coupon.ErrUnavailable)
-	contention  = fmt.Errorf("x: %w", coupon.ErrContention)
-	broken      = errors.New("the disk is on fire")
+	errUnavailable = fmt.Errorf("x: %w", coupon.ErrUnavailable)
+	errContention  = fmt.Errorf("x: %w", coupon.ErrContention)
+	errBroken      = errors.New("the disk is on fire")
 )
 
-// real is a store's templates: embedded, the interface's own name would hide its method Templates.
-type real interface{ api.Templates }
+// plain is a store's templates: embedded, the interface's own name would hide its method Templates.
+type plain interface{ api.Templates }
 
 // faulty templates fail as told; or they die after the commit, before the answer.
 type faulty struct {
-	real
+	plain
 	err  atomic.Pointer[error]
 	dies atomic.Bool
 }
@@ -134,7 +133,7 @@ func (f *faulty) CreateTemplateOnce(ctx context.Context, t coupon.Template, call
 	if err := f.err.Load(); err != nil {
 		return 0, *err
 	}
-	id, err := f.real.CreateTemplateOnce(ctx, t, caller, key)
+	id, err := f.plain.CreateTemplateOnce(ctx, t, caller, key)
 	if f.dies.Load() {
 		panic("dead")
 	}
@@ -142,7 +141,7 @@ func (f *faulty) CreateTemplateOnce(ctx context.Context, t coupon.Template, call
 }
 
 func (f *faulty) ReviseTemplateOnce(ctx context.Context, t coupon.Template, caller, key string) (uint32, error) {
-	n, err := f.real.ReviseTemplateOnce(ctx, t, caller, key)
+	n, err := f.plain.ReviseTemplateOnce(ctx, t, caller, key)
 	if f.dies.Load() {
 		panic("dead")
 	}
@@ -155,7 +154,7 @@ func TestAfterADeathTheKeyFindsWhatWasMade(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
 	s := newSite(t, func(_ *api.Config, d *api.Deps) {
-		f.real = d.Templates
+		f.plain = d.Templates
 		d.Templates = f
 	})
 	f.dies.Store(true)
@@ -184,7 +183,7 @@ func TestOvertaken(t *testing.T) {
 	slow := &slowTemplates{began: make(chan struct{}), goOn: make(chan struct{})}
 	s := newSite(t, func(c *api.Config, d *api.Deps) {
 		c.RequestTimeout = time.Minute
-		slow.real = d.Templates
+		slow.plain = d.Templates
 		d.Templates = slow
 	})
 	var first reply
@@ -205,7 +204,7 @@ func TestOvertaken(t *testing.T) {
 
 // slowTemplates hold the first to come.
 type slowTemplates struct {
-	real
+	plain
 	held  atomic.Bool
 	began chan struct{}
 	goOn  chan struct{}
@@ -219,7 +218,7 @@ func (s *slowTemplates) CreateTemplateOnce(ctx context.Context, t coupon.Templat
 		case <-ctx.Done():
 		}
 	}
-	return s.real.CreateTemplateOnce(ctx, t, caller, key)
+	return s.plain.CreateTemplateOnce(ctx, t, caller, key)
 }
 
 // TestKeysOfGrants: a batch with a key is answered once; its grants have keys of their own besides.

@@ -139,3 +139,34 @@ func TestEveryOperationIsDocumented(t *testing.T) {
 		require.Equal(t, !reads, takesKey, "%s %s", o.method, o.path)
 	}
 }
+
+// TestEveryCodeIsExplained: the table in docs/api.md has every code of the document, with its statuses, and no other.
+func TestEveryCodeIsExplained(t *testing.T) {
+	t.Parallel()
+	want := map[string][]string{}
+	for _, o := range operations(t, offline(t)) {
+		for status, r := range o.Responses {
+			_, codes, ok := strings.Cut(r.Description, "Codes: ")
+			if !ok {
+				continue
+			}
+			for code := range strings.SplitSeq(strings.TrimSuffix(codes, "."), ", ") {
+				if !slices.Contains(want[code], status) {
+					want[code] = append(want[code], status)
+				}
+			}
+		}
+	}
+	for _, statuses := range want {
+		slices.Sort(statuses)
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "api.md"))
+	require.NoError(t, err)
+	_, table, _ := strings.Cut(string(page), "<!-- codes:begin -->")
+	table, _, _ = strings.Cut(table, "<!-- codes:end -->")
+	got := map[string][]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| ([0-9, ]+) \\|").FindAllStringSubmatch(table, -1) {
+		got[m[1]] = strings.Split(m[2], ", ")
+	}
+	require.Equal(t, want, got)
+}

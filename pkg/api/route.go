@@ -115,10 +115,15 @@ func (a *API) responses(r *route) map[string]*huma.Response {
 	codes := append([]coupon.Code{
 		CodeBadRequest, CodeUnauthorized, CodeForbidden, CodeRateLimited, CodeInternal, CodeBusy, CodeUnavailable, CodeTimeout,
 	}, r.codes...)
-	if r.mutates {
-		codes = append(codes, CodeTooLarge, CodeKeyReused, CodeInProgress)
-	}
 	by := map[int][]string{}
+	if r.mutates {
+		codes = append(codes, CodeKeyReused, CodeInProgress)
+	}
+	if r.method != http.MethodGet {
+		codes = append(codes, CodeTooLarge)
+		by[http.StatusRequestTimeout] = []string{string(CodeTimeout)}          // the body did not come
+		by[http.StatusUnsupportedMediaType] = []string{string(CodeBadRequest)} // it is no JSON
+	}
 	for _, c := range codes {
 		if s := statusOf(c); !slices.Contains(by[s], string(c)) {
 			by[s] = append(by[s], string(c))

@@ -125,10 +125,9 @@ func (a *API) handle(ans *answer, r *http.Request, req *request, scope Scope, bo
 	}
 	req.caller.idem = k
 	ctx := withCaller(r.Context(), req.caller)
-	work := func() *Problem {
+	work := func() {
 		ans.stream = req.route.stream
 		a.mux.ServeHTTP(ans, r.WithContext(ctx))
-		return nil
 	}
 	gated := func(ctx context.Context, f func() *Problem) *Problem { return a.gated(ctx, scope, f) }
 	now := func(_ context.Context, f func() *Problem) *Problem { return f() }
@@ -138,9 +137,13 @@ func (a *API) handle(ans *answer, r *http.Request, req *request, scope Scope, bo
 	case k != nil: // one turn for all of it
 		return gated(ctx, func() *Problem { return a.withKey(ctx, ans, k, bodyHash(r, body), now, work) })
 	case req.route.ungated:
-		return work()
+		work()
+		return nil
 	default:
-		return gated(ctx, work)
+		return gated(ctx, func() *Problem {
+			work()
+			return nil
+		})
 	}
 }
 

@@ -22,7 +22,7 @@ func main() {
 	defer cancel()
 	if err := run(ctx, os.Args[1:], os.Getenv("LAPSE_TOKEN"), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "checkout:", err)
-		os.Exit(1) //nolint:gocritic // the context ends with the process
+		os.Exit(1)
 	}
 }
 

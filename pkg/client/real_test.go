@@ -18,8 +18,8 @@ import (
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
-// real is the API over a real database, and a client of it with every scope.
-func real(t *testing.T) (*client.Client, testenv.Database) {
+// overReal is the API over a real database, and a client of it with every scope.
+func overReal(t *testing.T) (*client.Client, testenv.Database) {
 	t.Helper()
 	db := testenv.NewDatabase(t)
 	s := db.Store(t)
@@ -41,7 +41,7 @@ func real(t *testing.T) (*client.Client, testenv.Database) {
 // Every method is a route of the API, asks in its words and reads all of its answer.
 func TestEveryMethodAgainstTheRealAPI(t *testing.T) {
 	t.Parallel()
-	c, _ := real(t)
+	c, _ := overReal(t)
 	ctx := t.Context()
 	tpl, err := c.CreateTemplate(ctx, client.Terms{
 		Name: "spring", Rule: client.Rule{Kind: "days_after", Days: 7, Zone: "Asia/Shanghai"}, Value: 500, Currency: "CNY",
@@ -195,7 +195,7 @@ func TestEveryMethodAgainstTheRealAPI(t *testing.T) {
 // A request whose answer is lost is done once: the second attempt has the same key and gets the first one's answer.
 func TestAKeyIsOneEffect(t *testing.T) {
 	t.Parallel()
-	c, db := real(t)
+	c, db := overReal(t)
 	terms := client.Terms{Name: "t", Rule: client.Rule{Kind: "never"}, Value: 1, Currency: "CNY", Reason: "r"}
 	ctx := client.WithIdempotencyKey(t.Context(), "only-once")
 	first, err := c.CreateTemplate(ctx, terms)
@@ -214,7 +214,7 @@ func TestAKeyIsOneEffect(t *testing.T) {
 // Ids may hold anything that is text.
 func TestOddIdsGoThrough(t *testing.T) {
 	t.Parallel()
-	c, _ := real(t)
+	c, _ := overReal(t)
 	tpl, err := c.CreateTemplate(t.Context(), client.Terms{Name: "t", Rule: client.Rule{Kind: "never"}, Value: 1, Currency: "CNY", Reason: "r"})
 	require.NoError(t, err)
 	for i, odd := range []string{"a/b", "..", ".", "a b+c%2F", "用户 ü", "?x=1&y#z", `"quoted"`, "a;b,c"} {

@@ -136,7 +136,7 @@ func (w *checkout) lastLocks(ctx context.Context, s *shop) error {
 	w.cfg.View.Step(fmt.Sprintf("%d coupons locked around their end", lastLocks))
 	const around = 800 * time.Millisecond
 	refusedEarly, other := 0, 0
-	var lastOK, firstNo time.Duration = -time.Hour, time.Hour // from the end
+	lastOK, firstNo := -time.Hour, time.Hour // from the end
 	type heard struct {
 		answer       string
 		decided, got time.Time // decided: only of a lock

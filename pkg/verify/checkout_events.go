@@ -47,8 +47,20 @@ type story struct {
 func storiesOf() []story {
 	var out []story
 	for _, words := range [][]string{
-		{paid}, {closed}, {failed}, {refunded}, {paid, closed}, {paid, failed}, {paid, refunded}, {closed, refunded}, {failed, refunded},
-		{paid, closed, failed}, {paid, closed, refunded}, {paid, failed, refunded}, {closed, failed, refunded}, {paid, closed, failed, refunded},
+		{paid},
+		{closed},
+		{failed},
+		{refunded},
+		{paid, closed},
+		{paid, failed},
+		{paid, refunded},
+		{closed, refunded},
+		{failed, refunded},
+		{paid, closed, failed},
+		{paid, closed, refunded},
+		{paid, failed, refunded},
+		{closed, failed, refunded},
+		{paid, closed, failed, refunded},
 	} {
 		for _, p := range permutations(words) {
 			s := story{words: p, final: client.Unused}

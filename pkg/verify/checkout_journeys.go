@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	perJourney    = 60
-	journeyEnds   = 30 * time.Second // from the grant to the earliest end
+	perJourney    = 30
+	journeyEnds   = 40 * time.Second // from the grant to the earliest end
 	journeySpread = 12               // seconds, over which the ends lie
 	shortHorizon  = 10 * time.Second
 )

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lapsehq/lapse/pkg/client"
 )
 
@@ -147,11 +149,12 @@ func (w *checkout) rivalGrants(ctx context.Context, s *shop) error {
 
 const (
 	rounds      = 10_000
-	endGroups   = 10                     // ends, each of so many rounds
-	endsApart   = 3                      // seconds
+	perEnd      = 1000                   // rounds of one end
 	aroundFor   = 800 * time.Millisecond // redeemed so long before to so long after the end
 	redeemers   = 64
 	roundOrders = 10 // coupons that one order locks
+	firstEndIn  = 15 * time.Second
+	leastEndIn  = 3 * time.Second
 )
 
 // round is one coupon and what was said of its redemption.
@@ -161,38 +164,28 @@ type round struct {
 	got, end  time.Time // the latest that the database's clock can have shown when the answer was there, and the coupon's end
 }
 
-// redeemAgainstExpiry redeems coupons around their ends, many ending in the same second. Half of them are locked, until the very end.
+// redeemAgainstExpiry redeems coupons around their ends, a thousand of which lie in the same second. Half of them are locked, until the
+// very end.
 func (w *checkout) redeemAgainstExpiry(ctx context.Context, t *tally) error {
 	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) error {
-		all, err := w.prepareRounds(ctx, s)
+		template, err := s.template(ctx, func(t *client.Terms) { t.LatePayPolicy = "strict" })
 		if err != nil {
 			return err
 		}
-		w.cfg.View.Step(fmt.Sprintf("%d coupons redeemed around %d ends", rounds, endGroups))
-		work := make(chan *round)
-		var workers sync.WaitGroup
-		for range redeemers {
-			workers.Go(func() {
-				for r := range work {
-					_, err := s.api.Redeem(ctx, r.order, client.Order{UserID: "one", CouponIDs: []string{r.id}})
-					_, r.got = s.Audit().Bounds()
-					r.answer = answerOf(err)
-				}
-			})
-		}
-		per := rounds / endGroups
-		err = nil
-		for i, r := range all {
-			at := r.end.Add(-aroundFor + 2*aroundFor*time.Duration(i%per)/time.Duration(per))
-			if err = pause(ctx, at.Sub(s.Now())); err != nil {
-				break
+		w.cfg.View.Step(fmt.Sprintf("%d coupons redeemed around their ends, %d to an end", rounds, perEnd))
+		var all []*round
+		endIn := firstEndIn
+		for len(all) < rounds {
+			start := time.Now()
+			group, err := s.prepareRounds(ctx, template, len(all), s.soon(endIn))
+			if err != nil {
+				return err
 			}
-			work <- r
-		}
-		close(work)
-		workers.Wait()
-		if err != nil {
-			return err
+			endIn = max(leastEndIn, 2*time.Since(start)) // whatever the machine needs
+			if err := s.redeemRounds(ctx, group); err != nil {
+				return err
+			}
+			all = append(all, group...)
 		}
 		if err := s.settled(ctx, rounds, all[len(all)-1].end, drainFor); err != nil {
 			return err
@@ -204,58 +197,61 @@ func (w *checkout) redeemAgainstExpiry(ctx context.Context, t *tally) error {
 	})
 }
 
-func (w *checkout) prepareRounds(ctx context.Context, s *shop) ([]*round, error) {
-	template, err := s.template(ctx, func(t *client.Terms) { t.LatePayPolicy = "strict" })
-	if err != nil {
-		return nil, err
-	}
-	w.cfg.View.Step(fmt.Sprintf("granting %d coupons and locking half of them", rounds))
-	start := s.Now()
-	first := s.soon(45 * time.Second)
-	per := rounds / endGroups
-	endOf := func(i int) time.Time { return first.Add(time.Duration(i/per*endsApart) * time.Second) }
-	ids, err := s.grant(ctx, template, rounds, func(i int, g *client.Grant) {
-		end := endOf(i)
-		g.UserID, g.ExpiresAt = "one", &end
+// prepareRounds grants the coupons of one end and locks half of them.
+func (s *shop) prepareRounds(ctx context.Context, template string, from int, end time.Time) ([]*round, error) {
+	ids, err := s.grant(ctx, template, perEnd, func(i int, g *client.Grant) {
+		g.UserID, g.ExpiresAt, g.GrantKey = "one", &end, "round-"+strconv.Itoa(from+i)
 	})
 	if err != nil {
 		return nil, err
 	}
-	all := make([]*round, rounds)
+	group := make([]*round, perEnd)
 	for i, id := range ids {
-		all[i] = &round{id: id, end: endOf(i), order: "order-" + strconv.Itoa(i/roundOrders)}
+		group[i] = &round{id: id, end: end, order: "order-" + strconv.Itoa((from+i)/roundOrders)}
 	}
-	var mu sync.Mutex
-	var errs []error
-	work := make(chan int)
-	var lockers sync.WaitGroup
-	for range redeemers / 4 {
-		lockers.Go(func() {
-			for i := range work {
-				// To the very end: rounded up to the second it is the end's.
-				until := all[i].end.Add(-500 * time.Millisecond).Sub(s.Now())
-				_, err := s.api.Lock(ctx, all[i].order, client.Order{UserID: "one", CouponIDs: ids[i : i+roundOrders], LockFor: until})
-				if err != nil {
-					mu.Lock()
-					errs = append(errs, err)
-					mu.Unlock()
-				}
+	locking, limit := errgroup.WithContext(ctx)
+	locking.SetLimit(redeemers / 4)
+	for i := 0; i < perEnd; i += 2 * roundOrders {
+		locking.Go(func() error {
+			// To the very end: rounded up to the second it is the end's.
+			until := end.Add(-500 * time.Millisecond).Sub(s.Now())
+			_, err := s.api.Lock(limit, group[i].order, client.Order{UserID: "one", CouponIDs: ids[i : i+roundOrders], LockFor: until})
+			return err
+		})
+	}
+	if err := locking.Wait(); err != nil {
+		return nil, fmt.Errorf("before the end: %w", err)
+	}
+	if !s.Now().Before(end.Add(-aroundFor)) {
+		return nil, errors.New("preparing took so long that the end has passed")
+	}
+	return group, nil
+}
+
+// redeemRounds redeems each coupon at its own instant around the end, in an order that mixes the locked with the others.
+func (s *shop) redeemRounds(ctx context.Context, group []*round) error {
+	work := make(chan *round)
+	var workers sync.WaitGroup
+	for range redeemers {
+		workers.Go(func() {
+			for r := range work {
+				_, err := s.api.Redeem(ctx, r.order, client.Order{UserID: "one", CouponIDs: []string{r.id}})
+				_, r.got = s.Audit().Bounds()
+				r.answer = answerOf(err)
 			}
 		})
 	}
-	for i := 0; i < rounds; i += 2 * roundOrders {
-		work <- i
+	var err error
+	for i, r := range group {
+		at := r.end.Add(-aroundFor + 2*aroundFor*time.Duration(i)/perEnd)
+		if err = pause(ctx, at.Sub(s.Now())); err != nil {
+			break
+		}
+		work <- r
 	}
 	close(work)
-	lockers.Wait()
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("%d of the locks failed: %w", len(errs), errs[0])
-	}
-	told(s.t, "prepared_in_s", int(s.Now().Sub(start).Seconds()))
-	if !s.Now().Before(first.Add(-aroundFor)) {
-		return nil, fmt.Errorf("preparing took %s: the first end has passed", s.Now().Sub(start))
-	}
-	return all, nil
+	workers.Wait()
+	return err
 }
 
 // judgeRounds holds every answer against row and history.

@@ -89,6 +89,13 @@ func (r *rows) PruneTombstones(_ context.Context, olderThan time.Duration, _ int
 	return 0, r.fail
 }
 
+// set changes what the loops meet.
+func (r *rows) set(fail error, toFold int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail, r.toFold = fail, toFold
+}
+
 const impossible = 999_999
 
 type scene struct {
@@ -277,7 +284,7 @@ func TestQuotaIsFoldedUntilNothingIsLeft(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []int{100, 100, 50}, s.rows.folds, "at once")
 		require.Equal(t, []time.Duration{30 * 24 * time.Hour}, s.rows.pruned)
-		s.rows.toFold = 7
+		s.rows.set(nil, 7)
 		time.Sleep(time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, []int{100, 100, 50, 7}, s.rows.folds)
@@ -301,9 +308,7 @@ func TestHousekeepingOutlivesTheDatabase(t *testing.T) {
 		time.Sleep(10 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, 1, s.logs.Len(), "said once")
-		s.rows.mu.Lock()
-		s.rows.fail, s.rows.toFold = nil, 3
-		s.rows.mu.Unlock()
+		s.rows.set(nil, 3)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Zero(t, s.rows.toFold)
@@ -328,16 +333,14 @@ func TestSeedingWaitsForTheQueueAndEnds(t *testing.T) {
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Empty(t, s.rows.seeds, "an event could still go by")
+		s.rows.set(coupon.ErrUnavailable, 0)
 		mu.Lock()
 		away = nil
 		mu.Unlock()
-		s.rows.fail = coupon.ErrUnavailable
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Empty(t, s.rows.seeds)
-		s.rows.mu.Lock()
-		s.rows.fail = nil
-		s.rows.mu.Unlock()
+		s.rows.set(nil, 0)
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		require.Equal(t, []int{100, 100, 50, 0}, s.rows.seeds, "and never again")

@@ -78,6 +78,7 @@ type Ask struct {
 	Over     bool // release, refund: the last lock of this order on it is over, and nothing came of it (likewise)
 	Closed   bool // this order was closed: a tombstone is there
 	Refunded bool // this order was refunded: a tombstone is there
+	Doubt    bool // the database's clock is not believed: nothing expires, what comes back past its end stays unused until it is
 }
 
 // AsksPast reports whether history must be asked what this order has done to the coupon before: a repeat answers as the
@@ -187,9 +188,9 @@ func (a Ask) apply(row Row, ended bool, now time.Time) Verdict {
 	case VerbRedeem:
 		return a.redeem(row, ended, now)
 	case VerbRelease:
-		return a.release(row, ended)
+		return a.release(row, ended && !a.Doubt)
 	case VerbRefund:
-		return a.refund(row, ended)
+		return a.refund(row, ended && !a.Doubt)
 	case VerbExtend:
 		return a.extend(row, now)
 	case VerbVoid:

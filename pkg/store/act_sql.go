@@ -62,6 +62,7 @@ func (s *Store) actRows(ctx context.Context, tx *sql.Tx, a *act) error {
 func (s *Store) actRead(ctx context.Context, tx *sql.Tx, a *act, st Statement, archived bool, ids []any) error {
 	args := append([]any{[]byte(a.OrderID)}, ids...)
 	var read []*actRow
+	believe := s.beginClock()
 	err := s.query(ctx, tx, st.in(len(ids)), func(r *sql.Rows) error {
 		row := &actRow{}
 		row.Archived = archived
@@ -74,6 +75,7 @@ func (s *Store) actRead(ctx context.Context, tx *sql.Tx, a *act, st Statement, a
 	if err != nil {
 		return err
 	}
+	doubt := len(read) > 0 && believe(a.now) != nil
 	for _, row := range read {
 		terms, err := s.termsOf(ctx, tx, row.Terms.TemplateID, row.Terms.Revision)
 		if err != nil {
@@ -85,7 +87,7 @@ func (s *Store) actRead(ctx context.Context, tx *sql.Tx, a *act, st Statement, a
 		}
 		row.ask = coupon.Ask{
 			Verb: a.Verb, OrderID: a.OrderID, LockFor: a.LockFor, EndsAt: a.EndsAt, BreakLock: a.BreakLock,
-			Partial: a.Partial, Tombstone: a.Tombstone, Closed: row.closed, Refunded: row.refunded,
+			Partial: a.Partial, Tombstone: a.Tombstone, Closed: row.closed, Refunded: row.refunded, Doubt: doubt,
 		}
 		a.rows[row.ID] = row
 	}

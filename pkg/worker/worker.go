@@ -214,6 +214,7 @@ func (w *Worker) Listens(name string, port int) error {
 // when that starts.
 func (w *Worker) WatchClock(tolerance time.Duration) *clock.Guard {
 	guard := clock.NewGuard(tolerance, time.Now)
+	w.Store.GuardClock(guard.Begin)
 	watch := clock.NewWatch(guard, w.Store, clock.Options{
 		Pod: w.Pod, Role: w.role, Now: time.Now, Log: w.Log, Registerer: w.Registry,
 	})

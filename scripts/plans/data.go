@@ -44,7 +44,7 @@ func fill(ctx context.Context, db *sql.DB, n int) (data, error) {
 		return d, fmt.Errorf("clock: %w", err)
 	}
 	d.base = d.now.Format("2006-01-02 15:04:05")
-	numbers := make([]string, 1000)
+	numbers := make([]string, 2000)
 	for i := range numbers {
 		numbers[i] = fmt.Sprintf("(%d)", i)
 	}
@@ -54,7 +54,7 @@ func fill(ctx context.Context, db *sql.DB, n int) (data, error) {
 		`CREATE TABLE plans_d (n INT NOT NULL PRIMARY KEY)`,
 		`INSERT INTO plans_d VALUES ` + strings.Join(numbers, ","),
 		`CREATE TABLE plans_n (n INT NOT NULL PRIMARY KEY)`,
-		`INSERT INTO plans_n SELECT a.n * 1000 + b.n FROM plans_d a JOIN plans_d b WHERE a.n <= ` + fmt.Sprint(n*11/10/1000+1) + ` ORDER BY 1`,
+		`INSERT INTO plans_n SELECT a.n * 1000 + b.n FROM plans_d a JOIN plans_d b WHERE b.n < 1000 AND a.n <= ` + fmt.Sprint(n*11/10/1000+1) + ` ORDER BY 1`,
 		`INSERT INTO coupon_template (id, revision, name, rule, value, currency, prec_class, created_at, actor, reason)
 			SELECT n + 1, 1, CONCAT('t', n), '{"kind":"never"}', 500, 'CNY', 'exact', @now, 'plans', '' FROM plans_d WHERE n < 60`,
 		`INSERT INTO template_stock SELECT n + 1, 1, 0, 10, 0, 0 FROM plans_d WHERE n < 60`,

@@ -3,8 +3,8 @@
 //
 //	eval "$(scripts/stack env)"; go run ./scripts/plans [-coupons N]
 //
-// It fails if a statement reads more than its page and 20 rows, and if a statement of the API is missing in its table
-// (probes.go says which those are).
+// It fails if a statement reads more than its page and 20 rows, if it found nothing to read, and if a statement of the API is
+// missing in its table (probes.go says which those are).
 package main
 
 import (
@@ -84,8 +84,9 @@ func report(ctx context.Context, conn *sql.Conn, title string, table map[string]
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "%s\n\nSTATEMENT\tWITH\tINDEXES\tROWS READ\tPAGE\t\n", title)
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintf(w, "%s\n\nSTATEMENT\tWITH\tINDEXES\tROWS READ\tPAGE\t\n", title)
 	for _, name := range names {
 		if texts[name] == "" {
 			faults = append(faults, name+": there is no such statement any more")
@@ -97,14 +98,20 @@ func report(ctx context.Context, conn *sql.Conn, title string, table map[string]
 				return fmt.Errorf("%s (%s): %w", name, p.with, err)
 			}
 			verdict := ""
+			if p.page >= 10 && rows*10 < p.page {
+				faults = append(faults, fmt.Sprintf("%s (%s): read %d rows of a page of %d: there was nothing to read", name, p.with, rows, p.page))
+			}
 			if rows > p.page+slack {
 				verdict = "TOO MANY"
 				faults = append(faults, fmt.Sprintf("%s (%s): read %d rows, at most %d + %d", name, p.with, rows, p.page, slack))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\n", name, p.with, indexes, rows, p.page, verdict)
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\n", name, p.with, indexes, rows, p.page, verdict)
 		}
 	}
 	if err := w.Flush(); err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	if _, err := fmt.Print(out.String()); err != nil {
 		return fmt.Errorf("printing: %w", err)
 	}
 	if len(faults) > 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -47,10 +48,18 @@ func (p probe) measure(ctx context.Context, conn *sql.Conn, text string) (indexe
 	return indexes, after - before - (before - first), err
 }
 
+var errNothing = errors.New("it changed no row, so it proves nothing")
+
 func drain(ctx context.Context, tx *sql.Tx, text string, args []any) error {
 	if !strings.HasPrefix(text, "SELECT") {
-		_, err := tx.ExecContext(ctx, text, args...)
-		return wrap("running", err)
+		res, err := tx.ExecContext(ctx, text, args...)
+		if err != nil {
+			return wrap("running", err)
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return fmt.Errorf("running: %w", errors.Join(err, errNothing))
+		}
+		return nil
 	}
 	rows, err := tx.QueryContext(ctx, text, args...)
 	if err != nil {

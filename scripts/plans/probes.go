@@ -121,7 +121,7 @@ func (d data) issuance() map[string][]probe {
 		keys[i], users[i] = fmt.Appendf(nil, "k%07d", 1+(i*7919)%d.n), fmt.Appendf(nil, "u%d", (i*97)%50_000)
 	}
 	return map[string][]probe{
-		"issue.start":      {{with: "", page: 1}},
+		"issue.start":      {{with: "–", page: 1}},
 		"issue.keys":       {{with: "500 known keys", in: most, page: most, args: with([]byte("plans"), keys...)}},
 		"issue.first":      {{with: "500 coupons", in: most, page: most, args: d.ids(most)}},
 		"issue.stock":      {{with: "10 templates", in: 10, page: 20, args: []any{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}},
@@ -171,7 +171,7 @@ func (d data) templates() map[string][]probe {
 		"template.stop":         {{with: "a template", page: 1, args: []any{true, 5, true}}},
 		"operator.add":          {{with: "a deed", page: 1, args: []any{"a", "r", "template.stop", []byte("1"), []byte("{}")}}},
 		"operator.list":         {{with: "a late page", page: page, args: []any{"template.stop", 500, page}}},
-		"setting.plan":          {{with: "", page: 3}},
+		"setting.plan":          {{with: "–", page: 3}},
 	}
 }
 

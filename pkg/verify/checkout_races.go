@@ -150,7 +150,8 @@ func (w *checkout) rivalGrants(ctx context.Context, s *shop) error {
 const (
 	rounds      = 10_000
 	perEnd      = 1000                   // rounds of one end
-	aroundFor   = 800 * time.Millisecond // redeemed so long before to so long after the end
+	aroundLeast = 800 * time.Millisecond // redeemed so long before to so long after the end
+	aroundMost  = 8 * time.Second
 	redeemers   = 64
 	roundOrders = 10 // coupons that one order locks
 	firstEndIn  = 15 * time.Second
@@ -174,19 +175,24 @@ func (w *checkout) redeemAgainstExpiry(ctx context.Context, t *tally) error {
 		}
 		w.cfg.View.Step(fmt.Sprintf("%d coupons redeemed around their ends, %d to an end", rounds, perEnd))
 		var all []*round
-		endIn := firstEndIn
+		endIn, around := firstEndIn, aroundLeast
 		for len(all) < rounds {
 			start := time.Now()
-			group, err := s.prepareRounds(ctx, template, len(all), s.soon(endIn))
+			group, err := s.prepareRounds(ctx, template, len(all), s.soon(endIn), around)
 			if err != nil {
 				return err
 			}
-			endIn = max(leastEndIn, 2*time.Since(start)) // whatever the machine needs
-			if err := s.redeemRounds(ctx, group); err != nil {
+			prepared := time.Since(start)
+			took, err := s.redeemRounds(ctx, group, around)
+			if err != nil {
 				return err
 			}
+			// Whatever the machine needs.
+			around = min(max(aroundLeast, took*6/10), aroundMost)
+			endIn = max(leastEndIn, 2*prepared+around)
 			all = append(all, group...)
 		}
+		told(t, "around_ms", int(around.Milliseconds()))
 		if err := s.settled(ctx, rounds, all[len(all)-1].end, drainFor); err != nil {
 			return err
 		}
@@ -198,7 +204,7 @@ func (w *checkout) redeemAgainstExpiry(ctx context.Context, t *tally) error {
 }
 
 // prepareRounds grants the coupons of one end and locks half of them.
-func (s *shop) prepareRounds(ctx context.Context, template string, from int, end time.Time) ([]*round, error) {
+func (s *shop) prepareRounds(ctx context.Context, template string, from int, end time.Time, around time.Duration) ([]*round, error) {
 	ids, err := s.grant(ctx, template, perEnd, func(i int, g *client.Grant) {
 		g.UserID, g.ExpiresAt, g.GrantKey = "one", &end, "round-"+strconv.Itoa(from+i)
 	})
@@ -222,14 +228,14 @@ func (s *shop) prepareRounds(ctx context.Context, template string, from int, end
 	if err := locking.Wait(); err != nil {
 		return nil, fmt.Errorf("before the end: %w", err)
 	}
-	if !s.Now().Before(end.Add(-aroundFor)) {
+	if !s.Now().Before(end.Add(-around)) {
 		return nil, errors.New("preparing took so long that the end has passed")
 	}
 	return group, nil
 }
 
-// redeemRounds redeems each coupon at its own instant around the end, in an order that mixes the locked with the others.
-func (s *shop) redeemRounds(ctx context.Context, group []*round) error {
+// redeemRounds redeems each coupon at its own instant around the end, and says how long it took for all of them.
+func (s *shop) redeemRounds(ctx context.Context, group []*round, around time.Duration) (took time.Duration, err error) {
 	work := make(chan *round)
 	var workers sync.WaitGroup
 	for range redeemers {
@@ -241,17 +247,20 @@ func (s *shop) redeemRounds(ctx context.Context, group []*round) error {
 			}
 		})
 	}
-	var err error
+	start := s.Now()
 	for i, r := range group {
-		at := r.end.Add(-aroundFor + 2*aroundFor*time.Duration(i)/perEnd)
+		at := r.end.Add(-around + 2*around*time.Duration(i)/perEnd)
 		if err = pause(ctx, at.Sub(s.Now())); err != nil {
 			break
+		}
+		if i == 0 {
+			start = s.Now()
 		}
 		work <- r
 	}
 	close(work)
 	workers.Wait()
-	return err
+	return s.Now().Sub(start), err
 }
 
 // judgeRounds holds every answer against row and history.

@@ -15,9 +15,9 @@ import (
 
 const (
 	speedRuns    = 3
-	speedRun     = 6 * time.Second
+	speedRun     = 5 * time.Second
 	speedConns   = 32
-	paceRun      = 8 * time.Second
+	paceRun      = 5 * time.Second
 	speedBound   = 0.55
 	p99Bound     = 10
 	claimsFor    = 5 * time.Second

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -94,6 +95,13 @@ func (r *rows) set(fail error, toFold int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fail, r.toFold = fail, toFold
+}
+
+// did tells what the loops have done so far.
+func (r *rows) did() (folds, seeds []int, pruned []time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.folds), slices.Clone(r.seeds), slices.Clone(r.pruned)
 }
 
 const impossible = 999_999
@@ -282,16 +290,19 @@ func TestQuotaIsFoldedUntilNothingIsLeft(t *testing.T) {
 		s.rows.toFold = 250
 		stop := start(t, s.Run)
 		synctest.Wait()
-		require.Equal(t, []int{100, 100, 50}, s.rows.folds, "at once")
-		require.Equal(t, []time.Duration{30 * 24 * time.Hour}, s.rows.pruned)
+		folds, _, pruned := s.rows.did()
+		require.Equal(t, []int{100, 100, 50}, folds, "at once")
+		require.Equal(t, []time.Duration{30 * 24 * time.Hour}, pruned)
 		s.rows.set(nil, 7)
 		time.Sleep(time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
-		require.Equal(t, []int{100, 100, 50, 7}, s.rows.folds)
-		require.Len(t, s.rows.pruned, 1)
+		folds, _, pruned = s.rows.did()
+		require.Equal(t, []int{100, 100, 50, 7}, folds)
+		require.Len(t, pruned, 1)
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
-		require.Len(t, s.rows.pruned, 2)
+		_, _, pruned = s.rows.did()
+		require.Len(t, pruned, 2)
 		stop()
 		n, err := testutil.GatherAndCount(s.reg, "lapse_quota_returned_total")
 		require.NoError(t, err)
@@ -311,7 +322,8 @@ func TestHousekeepingOutlivesTheDatabase(t *testing.T) {
 		s.rows.set(nil, 3)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
-		require.Zero(t, s.rows.toFold)
+		folds, _, _ := s.rows.did()
+		require.Equal(t, 3, folds[0])
 		require.Equal(t, 2, s.logs.Len())
 		stop()
 	})
@@ -332,18 +344,21 @@ func TestSeedingWaitsForTheQueueAndEnds(t *testing.T) {
 		stop := start(t, func(ctx context.Context) error { return s.Seed(ctx, subscribed) })
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
-		require.Empty(t, s.rows.seeds, "an event could still go by")
+		_, seeds, _ := s.rows.did()
+		require.Empty(t, seeds, "an event could still go by")
 		s.rows.set(coupon.ErrUnavailable, 0)
 		mu.Lock()
 		away = nil
 		mu.Unlock()
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
-		require.Empty(t, s.rows.seeds)
+		_, seeds, _ = s.rows.did()
+		require.Empty(t, seeds)
 		s.rows.set(nil, 0)
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 		synctest.Wait()
-		require.Equal(t, []int{100, 100, 50, 0}, s.rows.seeds, "and never again")
+		_, seeds, _ = s.rows.did()
+		require.Equal(t, []int{100, 100, 50, 0}, seeds, "and never again")
 		stop()
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ func run(ctx context.Context, p config.Process) int {
 // add wires the expirer: what the due queues release goes through the core, and the sweep picks up what they missed.
 func add(w *worker.Worker, c config.Expirer) error {
 	w.ReadyOnBroker()
-	w.Registry.MustRegister(outbox.NewGauges(w.Store, nil))
+	w.Registry.MustRegister(outbox.NewGauges(w.Store, nil), expiry.NewForecastGauges(w.Store, nil))
 	if err := w.AddRelay(c.Outbox); err != nil {
 		return err
 	}
@@ -31,6 +31,8 @@ func add(w *worker.Worker, c config.Expirer) error {
 	w.App.Go("parked gauge", func(ctx context.Context) error { return w.Broker.WatchParked(ctx, aside, parkedEvery) })
 	core := expiry.NewCore(w.Store, w.WatchClock(c.Expiry.ClockAhead), w.Registry)
 	limit := expiry.NewLimiter(c.Expiry)
+	drain := expiry.NewDrain(c.Expiry, w.Store, w.Log)
+	w.App.Go("drain rate", drain.Run)
 	sweep := c.Expiry.Sweep
 	if c.Delay.Mechanism == config.MechanismSweep {
 		sweep = sweep.Alone()
@@ -39,7 +41,7 @@ func add(w *worker.Worker, c config.Expirer) error {
 	if c.Delay.Mechanism == config.MechanismSweep {
 		return nil
 	}
-	handler := expiry.NewHandler(core, w.Route, w.Codec, limit, w.Log)
+	handler := expiry.NewHandler(core, w.Route, w.Codec, limit, w.Log).WithDrain(drain)
 	ready := func(ctx context.Context) error { return core.Ready(ctx, w.Store) }
 	for _, queue := range w.Ladder.DueQueues() {
 		marks := expiry.NewMarks(queue, w.Pod, w.Store, time.Now, w.Log)

@@ -31,6 +31,7 @@ type cli struct {
 	Stats    statsCommand    `cmd:"" help:"Show what became of a template's coupons, day by day."`
 	Token    tokenCommand    `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
 	Clock    clockCommand    `cmd:"" help:"Look at the clocks, and accept the database's after a jump."`
+	Forecast forecastCommand `cmd:"" help:"Show what comes due when, what it is worth, and which seconds are too full."`
 
 	Demo   demoCommand   `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
 	Verify verifyCommand `cmd:"" help:"Hold what was promised against what runs, check by check."`

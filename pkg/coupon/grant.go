@@ -25,8 +25,11 @@ type Granted struct {
 	CouponID  uint64
 	ExpiresAt time.Time
 	Repeated  bool // the key was known, and the first answer is given again
-	Refused   Code
-	Detail    string // for people: which field, which value
+	// Peak, if above 0, is how many coupons are due in the second that this one is due in: more than the fleet drains in a
+	// second, so that it will be late by their number ÷ rate. Counted up to ten times that rate; a forecast.
+	Peak    int64
+	Refused Code
+	Detail  string // for people: which field, which value
 }
 
 // Bounds of texts, in bytes.

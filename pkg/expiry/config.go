@@ -13,6 +13,7 @@ type Config struct {
 	Consumer   broker.ConsumerConfig `koanf:"consumer"`    // of each due queue; a batch is one transaction, at most 900
 	MaxRate    int                   `koanf:"max_rate"`    // transitions a second of this pod, 0 = unbounded; default 0
 	ClockAhead time.Duration         `koanf:"clock_ahead"` // how far the database's clock may jump ahead; default 2s
+	DrainRate  int                   `koanf:"drain_rate"`  // coupons a second that one expirer drains, until it is measured; default 5000
 	Sweep      SweepConfig           `koanf:"sweep"`
 }
 
@@ -32,6 +33,7 @@ func DefaultConfig() Config {
 	return Config{
 		Consumer:   broker.DefaultConsumerConfig(),
 		ClockAhead: 2 * time.Second,
+		DrainRate:  5000,
 		Sweep:      SweepConfig{Grace: time.Minute, OutageGrace: 10 * time.Second, Interval: 5 * time.Second, Batch: 500, Budget: time.Minute},
 	}
 }
@@ -62,6 +64,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("consumer.batch: must be at most 900, got %d", c.Consumer.Batch))
 	}
 	number("max_rate", c.MaxRate, 0, 1_000_000)
+	number("drain_rate", c.DrainRate, 1, 1_000_000)
 	span("clock_ahead", c.ClockAhead, 100*time.Millisecond, time.Minute)
 	span("sweep.grace", c.Sweep.Grace, 0, time.Hour)
 	span("sweep.outage_grace", c.Sweep.OutageGrace, 0, c.Sweep.Grace)

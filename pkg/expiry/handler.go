@@ -48,6 +48,7 @@ type Handler struct {
 	encoder Encoder
 	marks   *Marks // nil where what comes says nothing of the ladder's progress
 	limit   *rate.Limiter
+	drain   *Drain // nil: nothing is measured
 	log     *zap.Logger
 }
 
@@ -60,6 +61,13 @@ func NewHandler(core *Core, router Router, encoder Encoder, limit *rate.Limiter,
 func (h *Handler) WithMarks(m *Marks) *Handler {
 	other := *h
 	other.marks = m
+	return &other
+}
+
+// WithDrain is the same handler, measured.
+func (h *Handler) WithDrain(d *Drain) *Handler {
+	other := *h
+	other.drain = d
 	return &other
 }
 
@@ -101,6 +109,9 @@ func (h *Handler) Handle(ctx context.Context, batch []broker.Delivery) ([]broker
 	results, err := h.core.Settle(ctx, triggers)
 	if err != nil {
 		return nil, err
+	}
+	if h.drain != nil {
+		h.drain.settled(len(batch), results)
 	}
 	for k, r := range results {
 		out[at[k]] = h.outcome(triggers[k], r, batch[at[k]])

@@ -65,6 +65,7 @@ func (s *Store) Issue(ctx context.Context, grants []coupon.Grant) ([]coupon.Gran
 	}
 	if done.wrote {
 		s.wake.signal()
+		s.peaks.note(ctx, s, done.made, done.makers, done.answers, time.Now())
 	}
 	return done.answers, nil
 }

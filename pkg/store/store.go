@@ -102,6 +102,7 @@ type Store struct {
 	limit   time.Duration
 	wake    wake
 	terms   termsCache
+	peaks   peaks
 	turns   turns
 	clock   func() func(db time.Time) error
 }

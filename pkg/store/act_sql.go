@@ -27,7 +27,7 @@ var (
 		WHERE order_id = ? AND coupon_id IN (?) ORDER BY coupon_id, version`)
 
 	// The compare-and-set of every verb: it repeats all that the decision rests on.
-	stmtActMove = define("act.move", `UPDATE coupon SET status = ?, version = ?, expires_at = ?, due_at = ?, locked_at = ?, lock_until = ?,
+	stmtActMove = define("act.move", `UPDATE coupon FORCE INDEX (PRIMARY) SET status = ?, version = ?, expires_at = ?, due_at = ?, locked_at = ?, lock_until = ?,
 		order_id = ?, late_pay_policy = ?, late_pay_window = ?, used_at = ?, expired_at = ?, expire_cause = ?
 		WHERE id = ? AND status = ? AND version = ? AND user_id = ? AND expires_at = ? AND COALESCE(order_id,'') = ? AND lock_until <=> ?`)
 )

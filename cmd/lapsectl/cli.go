@@ -30,6 +30,8 @@ type cli struct {
 	Explain  explainCommand  `cmd:"" help:"Show what is known of a coupon."`
 	Stats    statsCommand    `cmd:"" help:"Show what became of a template's coupons, day by day."`
 	Token    tokenCommand    `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
+	Rebuild  rebuildCommand  `cmd:"" help:"Publish the triggers of all coupons again, for a broker that has lost them."`
+	Topology topologyCommand `cmd:"" help:"Show, check, complete and move what stands on the broker."`
 	Clock    clockCommand    `cmd:"" help:"Look at the clocks, and accept the database's after a jump."`
 	Forecast forecastCommand `cmd:"" help:"Show what comes due when, what it is worth, and which seconds are too full."`
 

@@ -53,6 +53,7 @@ type Trigger struct {
 const (
 	SentByVerb    = 'v' // written by the verb in its own transaction
 	SentByPlanner = 'p' // promoted into the horizon
+	SentByRebuild = 'b' // sent again from the row by lapsectl rebuild
 )
 
 // TriggerID names a trigger: its sender and the version of the row it was sent for.

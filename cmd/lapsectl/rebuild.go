@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/config"
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/delay"
+	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/rebuild"
+	"github.com/lapsehq/lapse/pkg/store"
+)
+
+type rebuildCommand struct {
+	byFlags
+	Rate        string `placeholder:"N/s" help:"At most so many triggers a second."`
+	FromScratch bool   `help:"Begin again, instead of going on where an unfinished rebuild stands."`
+	DryRun      bool   `help:"Count what there is to do, and do nothing."`
+	JSON        bool   `name:"json" help:"Print JSON."`
+}
+
+// Help says when to use it.
+func (c *rebuildCommand) Help() string {
+	return `For a broker that has lost its queues or was replaced by an empty one. Reads every coupon that waits for its end (within the horizon) and every lock, and publishes their triggers again. Safe while everything runs, and as often as wanted: a trigger that is out already changes nothing, it only takes room in the broker. What is overdue by more than the sweep's grace is left to the sweep.`
+}
+
+// rebuildJSON is what --json prints.
+type rebuildJSON struct {
+	DryRun   bool   `json:"dry_run"`
+	Resumed  bool   `json:"resumed"`
+	Finished bool   `json:"finished"`
+	Began    string `json:"began_at"`
+	Until    string `json:"until"`   // end of the horizon; empty: unlimited
+	Expires  int64  `json:"expires"` // published since it began; of a dry run: to be published
+	Unlocks  int64  `json:"unlocks"`
+	Overdue  int64  `json:"overdue"` // left to the sweep
+	Beyond   int64  `json:"beyond"`  // left to the planner
+	TookMS   int64  `json:"took_ms"`
+}
+
+// parseRate reads N/s or N; 0 for none.
+func parseRate(text string, most int) (float64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64)
+	if err != nil || !(n >= 1 && n <= float64(most)) {
+		return 0, fmt.Errorf("--rate: must be a number a second from 1 to %d, such as 500/s, got %q", most, clipped(text))
+	}
+	return n, nil
+}
+
+// target names a broker and what is ours there, without the password.
+func target(cfg settings) string {
+	u, err := url.Parse(cfg.Broker.URL.Reveal())
+	if err != nil { // the configuration was checked
+		u = &url.URL{}
+	}
+	vhost := strings.TrimPrefix(u.Path, "/")
+	if cfg.Broker.Vhost != "" {
+		vhost = cfg.Broker.Vhost
+	}
+	const most = 128
+	name := cfg.Ladder.Prefix + " at " + u.Host + "/" + vhost
+	return name[:min(len(name), most)]
+}
+
+// Run rebuilds.
+func (c *rebuildCommand) Run(ctx context.Context, s *system) error {
+	perSecond, err := parseRate(c.Rate, rebuild.MaxRate)
+	if err := errors.Join(err, c.check(s)); err != nil {
+		return err
+	}
+	cfg, err := s.settings(keyInstallation, keyBroker)
+	if err != nil {
+		return err
+	}
+	if cfg.Delay.Mechanism != config.MechanismLadder {
+		return fmt.Errorf("delay.mechanism is %s: there are no triggers, the sweep finds every end by its row", cfg.Delay.Mechanism)
+	}
+	ask := coupon.RebuildAsk{Target: target(cfg), FromScratch: c.FromScratch, Grace: cfg.Expiry.Sweep.Grace}
+	return s.withStore(ctx, func(db *store.Store) error {
+		if c.DryRun {
+			return c.dryRun(ctx, s, db, ask)
+		}
+		return c.rebuild(ctx, s, db, cfg, ask, perSecond)
+	})
+}
+
+func (c *rebuildCommand) dryRun(ctx context.Context, s *system, db *store.Store, ask coupon.RebuildAsk) error {
+	claim, err := db.PeekRebuild(ctx, ask)
+	if err != nil {
+		return err //nolint:wrapcheck // says what it does
+	}
+	n, err := db.RebuildCounts(ctx, claim.Place)
+	if err != nil {
+		return fmt.Errorf("count: %w", err)
+	}
+	return c.report(s, rebuildJSON{
+		DryRun: true, Resumed: claim.Resumed, Began: instant(claim.Place.Began), Until: horizonEnd(claim.Place),
+		Expires: n.Expires, Unlocks: n.Unlocks, Overdue: n.Overdue, Beyond: n.Beyond,
+	})
+}
+
+func horizonEnd(p coupon.RebuildPlace) string {
+	if coupon.IsNever(p.Until) {
+		return ""
+	}
+	return instant(p.Until)
+}
+
+func (c *rebuildCommand) rebuild(ctx context.Context, s *system, db *store.Store, cfg settings, ask coupon.RebuildAsk, perSecond float64) error {
+	client, l, err := s.broker(cfg, func(l *ladder.Ladder) ladder.Plan { return l.Plan() })
+	if err != nil {
+		return err
+	}
+	reach, cancel := context.WithTimeout(ctx, readyLimit)
+	err = client.Prepare(reach)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("topology: %w", err)
+	}
+	return withPublisher(ctx, client, func(p *broker.Publisher) error {
+		rc := rebuild.DefaultConfig()
+		rc.Rate = perSecond
+		r := rebuild.New(rc, "lapsectl-"+uuid.NewString(), db, delay.NewLadder(l, p), zap.NewNop())
+		return c.walk(ctx, s, db, r, ask)
+	})
+}
+
+func (c *rebuildCommand) walk(ctx context.Context, s *system, db *store.Store, r *rebuild.Rebuild, ask coupon.RebuildAsk) error {
+	began := time.Now()
+	peek, err := db.PeekRebuild(ctx, ask)
+	if err != nil {
+		return err //nolint:wrapcheck // says what it does
+	}
+	if peek.Resumed {
+		s.note("going on with the rebuild begun at %s, %s triggers published so far (--from-scratch begins again)",
+			instant(peek.Place.Began), grouped(int(peek.Place.Expires+peek.Place.Unlocks)))
+	}
+	claim, err := r.Claim(ctx, ask)
+	if err != nil {
+		return fmt.Errorf("claim the rebuild: %w", err)
+	}
+	place := claim.Place
+	n, err := db.RebuildCounts(ctx, place)
+	known := err == nil
+	if err != nil {
+		s.note("how many there are cannot be counted: %v", err)
+	}
+	first := place.Expires + place.Unlocks
+	deed := store.Deed{Actor: c.Actor, Reason: c.Reason, Action: store.DeedRebuild, Subject: ask.Target, Detail: map[string]any{
+		"resumed": claim.Resumed, "began_at": instant(place.Began), "until": horizonEnd(place),
+		"expires": n.Expires, "unlocks": n.Unlocks, "overdue": n.Overdue, "beyond": n.Beyond,
+	}}
+	if err = db.RecordDeed(ctx, deed); err != nil {
+		return err //nolint:wrapcheck // says what it does
+	}
+	var total int64
+	if known {
+		total = first + n.Expires + n.Unlocks
+	}
+	bar := newProgress(s, "triggers", total, first)
+	place, err = r.Run(ctx, place, func(p coupon.RebuildPlace) { bar.set(p.Expires + p.Unlocks) })
+	bar.close()
+	deed.Action, deed.Detail = store.DeedRebuildDone, map[string]any{
+		"finished": place.Done, "began_at": instant(place.Began), "expires": place.Expires, "unlocks": place.Unlocks,
+	}
+	if told := db.RecordDeed(context.WithoutCancel(ctx), deed); err == nil {
+		err = told
+	}
+	if err != nil {
+		return fmt.Errorf("%w; %s triggers are published, the same command goes on", err, grouped(int(place.Expires+place.Unlocks)))
+	}
+	return c.report(s, rebuildJSON{
+		Resumed: claim.Resumed, Finished: place.Done, Began: instant(place.Began), Until: horizonEnd(place),
+		Expires: place.Expires, Unlocks: place.Unlocks, Overdue: n.Overdue, Beyond: n.Beyond, TookMS: time.Since(began).Milliseconds(),
+	})
+}
+
+func (c *rebuildCommand) report(s *system, x rebuildJSON) error {
+	if c.JSON {
+		return s.printJSON(x)
+	}
+	word, until := "published", "unlimited"
+	if x.DryRun {
+		word = "to publish"
+	}
+	if x.Until != "" {
+		until = "until " + x.Until
+	}
+	return s.print(table{
+		{word, fmt.Sprintf("%s expire triggers, %s unlock triggers", grouped(int(x.Expires)), grouped(int(x.Unlocks)))},
+		{"horizon", until},
+		{"to the sweep", grouped(int(x.Overdue)) + " overdue"},
+		{"to the planner", grouped(int(x.Beyond)) + " beyond the horizon"},
+	}.String())
+}
+
+// withPublisher runs a publisher while f works with it.
+func withPublisher(ctx context.Context, client *broker.Client, f func(*broker.Publisher) error) error {
+	publisher := client.NewPublisher()
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- publisher.Run(running) }()
+	ready, cancel := context.WithTimeout(ctx, readyLimit)
+	err := publisher.WaitReady(ready)
+	cancel()
+	if err == nil {
+		err = f(publisher)
+	}
+	stop()
+	return errors.Join(err, <-ended)
+}

@@ -115,6 +115,9 @@ func TestLazyTriggersOverARealBroker(t *testing.T) {
 	proxy.Resume()
 	proxy.Cut()
 	testenv.Wait(t, "the publisher to know", func() bool { return publisher.Ready() != nil })
+	testenv.Wait(t, "what was in the buffer to be settled", func() bool {
+		return w.count(t, "sent")+w.count(t, "repeated")+w.count(t, "dropped")+w.count(t, "failed") == 100+3000
+	})
 	before := w.count(t, "dropped")
 	readers()
 	require.Equal(t, before+3000, w.count(t, "dropped"))

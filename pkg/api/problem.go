@@ -159,6 +159,8 @@ func problemOf(ctx context.Context, err error) *Problem {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return problem(http.StatusGatewayTimeout, CodeTimeout,
 			"the request took too long; it may or may not have been done: send it again, with the same keys").after(1).because(err)
+	case errors.Is(ctx.Err(), context.Canceled): // the client went away, or did not end before the server had to
+		return problem(http.StatusServiceUnavailable, CodeUnavailable, "the request was given up; it may or may not have been done").after(1).because(err)
 	case errors.Is(err, coupon.ErrNotFound):
 		return problem(http.StatusNotFound, coupon.CodeNotFound, "there is nothing of that id or key").because(err)
 	case errors.Is(err, coupon.ErrContention):

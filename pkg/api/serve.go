@@ -35,7 +35,8 @@ type requestKey struct{}
 // note keeps a problem's cause for the access log's neighbour: faults of ours and of the database are logged once,
 // with the request's id.
 func (a *API) note(ctx context.Context, p *Problem) {
-	if req, ok := ctx.Value(requestKey{}).(*request); ok && p.Status >= http.StatusInternalServerError {
+	gone := errors.Is(ctx.Err(), context.Canceled) // nobody's fault
+	if req, ok := ctx.Value(requestKey{}).(*request); ok && p.Status >= http.StatusInternalServerError && !gone {
 		req.err = p
 	}
 }

@@ -18,11 +18,12 @@ import (
 //
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtIssueStart = define("issue.start", `SELECT UTC_TIMESTAMP(3), @@SESSION.auto_increment_increment`)
-	stmtIssueKeys  = define("issue.keys", `SELECT grant_key, coupon_id, content_hash FROM grant_key WHERE issuer = ? AND grant_key IN (?)`)
-	stmtIssueFirst = define("issue.first", `SELECT coupon_id, expires_at FROM coupon_history WHERE version = 1 AND coupon_id IN (?)`)
-	stmtIssueLock  = define("issue.stock_lock", `SELECT template_id FROM template_stock WHERE template_id IN (?) ORDER BY template_id FOR UPDATE`)
-	stmtIssueStock = define("issue.stock", `SELECT t.id, t.revision, t.rule, `+termsColumns+`, s.quota, s.per_user, s.taken, s.stopped
+	stmtIssueStart        = define("issue.start", `SELECT UTC_TIMESTAMP(3), @@SESSION.auto_increment_increment`)
+	stmtIssueKeys         = define("issue.keys", `SELECT grant_key, coupon_id, content_hash FROM grant_key WHERE issuer = ? AND grant_key IN (?)`)
+	stmtIssueFirst        = define("issue.first", `SELECT coupon_id, expires_at FROM coupon_history WHERE version = 1 AND coupon_id IN (?)`)
+	stmtIssueFirstArchive = define("issue.first_archived", `SELECT coupon_id, expires_at FROM coupon_history_archive WHERE version = 1 AND coupon_id IN (?)`)
+	stmtIssueLock         = define("issue.stock_lock", `SELECT template_id FROM template_stock WHERE template_id IN (?) ORDER BY template_id FOR UPDATE`)
+	stmtIssueStock        = define("issue.stock", `SELECT t.id, t.revision, t.rule, `+termsColumns+`, s.quota, s.per_user, s.taken, s.stopped
 		FROM template_stock s JOIN coupon_template t ON t.id = s.template_id AND t.revision = s.revision
 		WHERE s.template_id IN (?)`)
 	stmtIssueReserve = define("issue.reserve", `UPDATE template_stock SET taken = taken + ?
@@ -101,26 +102,32 @@ func (s *Store) eachKey(ctx context.Context, tx querier, keys []grantKey, found 
 	return nil
 }
 
-// readFirst reads the ends that were answered then: the coupon's own may have been moved since.
+// readFirst reads the ends that were answered then: the coupon's own may have been moved since. What is not among the
+// live is in the archive, or on its way between the two: then the live are looked at once more.
 func (s *Store) readFirst(ctx context.Context, tx querier, byID map[uint64]*granted) error {
 	ids := make([]any, 0, len(byID))
-	for id := range byID {
-		ids = append(ids, id)
-	}
-	for part := range slices.Chunk(ids, insertRows) {
-		err := s.query(ctx, tx, stmtIssueFirst.in(len(part)), func(r *sql.Rows) error {
-			var id uint64
-			var end sql.NullTime
-			if err := r.Scan(&id, &end); err != nil {
+	for _, st := range []Statement{stmtIssueFirst, stmtIssueFirstArchive, stmtIssueFirst} {
+		ids = ids[:0]
+		for id, g := range byID {
+			if g.expiresAt.IsZero() {
+				ids = append(ids, id)
+			}
+		}
+		for part := range slices.Chunk(ids, insertRows) {
+			err := s.query(ctx, tx, st.in(len(part)), func(r *sql.Rows) error {
+				var id uint64
+				var end sql.NullTime
+				if err := r.Scan(&id, &end); err != nil {
+					return err
+				}
+				if g := byID[id]; g != nil {
+					g.expiresAt = end.Time
+				}
+				return nil
+			}, part...)
+			if err != nil {
 				return err
 			}
-			if g := byID[id]; g != nil {
-				g.expiresAt = end.Time
-			}
-			return nil
-		}, part...)
-		if err != nil {
-			return err
 		}
 	}
 	return nil

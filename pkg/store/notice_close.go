@@ -20,10 +20,11 @@ var (
 		WHERE kind = ? AND due_at <= UTC_TIMESTAMP(3) ORDER BY due_at LIMIT ? FOR UPDATE SKIP LOCKED`)
 	stmtWindowWait = define("notice.window_wait", `UPDATE notice_window SET due_at = GREATEST(CAST(? AS DATETIME(3)),
 		LEAST(last_item_at + INTERVAL ? MICROSECOND, opened_at + INTERVAL ? MICROSECOND)) WHERE id IN (?)`)
-	// An item stands if its event still tells of the coupon's present state.
-	stmtItemsFallen = define("notice.items_fallen", `SELECT i.window_id, i.event_id, c.id IS NULL FROM notice_item i
+	// An item stands if its event still tells of the coupon's present state, wherever that is kept.
+	stmtItemsFallen = define("notice.items_fallen", `SELECT i.window_id, i.event_id, c.id IS NULL AND a.id IS NULL FROM notice_item i
 		LEFT JOIN coupon c ON c.id = i.coupon_id
-		WHERE i.window_id IN (?) AND (c.id IS NULL OR c.status <> 4 OR c.version <> i.version)`)
+		LEFT JOIN coupon_archive a ON c.id IS NULL AND a.id = i.coupon_id
+		WHERE i.window_id IN (?) AND (COALESCE(c.id, a.id) IS NULL OR COALESCE(c.status, a.status) <> 4 OR COALESCE(c.version, a.version) <> i.version)`)
 	stmtItemDrop    = define("notice.item_drop", `UPDATE notice_item SET dropped = ? WHERE event_id IN (?)`)
 	stmtWindowClose = define("notice.window_close", `UPDATE notice_window SET open_mark = NULL, due_at = '9999-12-31', closed_at = UTC_TIMESTAMP(3),
 		closed_by = ? WHERE id IN (?) AND closed_at IS NULL`)

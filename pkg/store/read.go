@@ -17,8 +17,8 @@ const couponColumns = `id, template_id, revision, batch_id, user_id, status, ver
 
 const stepColumns = `version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason, trigger_id, origin, trace, lock_until, previous`
 
-// Readers take no lock. What finished long ago is in the archive: they look there after the table, since a row only
-// ever moves that way.
+// Readers take no lock. What finished long ago is in the archive: they look there after the table, since that is the way
+// that rows move. A refund alone brings one back, so what is in neither is looked for in the table once more.
 //
 //nolint:gochecknoglobals // statements are constants
 var (
@@ -133,14 +133,16 @@ func (s *Store) couponsIn(ctx context.Context, q querier, ids []uint64) ([]coupo
 	if err := read(stmtReadCoupons, ids); err != nil {
 		return nil, now, err
 	}
-	var gone []uint64
-	for _, id := range ids {
-		if _, ok := found[id]; !ok {
-			gone = append(gone, id)
+	for _, st := range []Statement{stmtReadArchived, stmtReadCoupons} {
+		var gone []uint64
+		for _, id := range ids {
+			if _, ok := found[id]; !ok {
+				gone = append(gone, id)
+			}
 		}
-	}
-	if err := read(stmtReadArchived, gone); err != nil {
-		return nil, now, err
+		if err := read(st, gone); err != nil {
+			return nil, now, err
+		}
 	}
 	if now.IsZero() {
 		err := s.queryRow(ctx, q, stmtNow, []any{&now})

@@ -120,12 +120,14 @@ func (b *bare) move(ctx context.Context, id uint64, from, to coupon.Status) erro
 		used = t.At
 	}
 	result, err := tx.ExecContext(ctx, bareMove, int(to), t.Version, t.ExpiresAt, t.DueAt, locked, until, []byte(order), policy, window, used, nil, nil,
-		id, int(from), version, []byte(t.UserID), t.ExpiresAt, r.order, r.lockUntil)
+		id, int(from), version, []byte(t.UserID), t.ExpiresAt, append([]byte{}, r.order...), r.lockUntil)
 	if err != nil {
 		return err
 	}
-	if n, err := result.RowsAffected(); err != nil || n != 1 {
-		return fmt.Errorf("%d rows changed: %w", n, err)
+	if n, err := result.RowsAffected(); err != nil {
+		return err
+	} else if n != 1 {
+		return fmt.Errorf("%d rows changed", n)
 	}
 	if err := b.leave(ctx, tx, t); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,7 +136,7 @@ func (w *checkout) race(ctx context.Context, s *shop, template, name string, n i
 				}
 				if err := pair(ctx, id); err != nil {
 					mu.Lock()
-					first = errors.Join(first, err)
+					first = cmp.Or(first, err)
 					mu.Unlock()
 					return
 				}

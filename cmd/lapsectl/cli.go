@@ -33,6 +33,7 @@ type cli struct {
 	Rebuild  rebuildCommand  `cmd:"" help:"Publish the triggers of all coupons again, for a broker that has lost them."`
 	Topology topologyCommand `cmd:"" help:"Show, check, complete and move what stands on the broker."`
 	Clock    clockCommand    `cmd:"" help:"Look at the clocks, and accept the database's after a jump."`
+	Parked   parkedCommand   `cmd:"" help:"Look through what was set aside, and replay or discard it."`
 	Forecast forecastCommand `cmd:"" help:"Show what comes due when, what it is worth, and which seconds are too full."`
 
 	Demo   demoCommand   `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`

@@ -109,8 +109,9 @@ func (c *Client) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, c.String
 
 type keyOfContext struct{}
 
-// WithIdempotencyKey gives the mutations called with the context this key instead of a random one: at most one call for each
-// key, the same again only to repeat it. For a caller who must repeat a call after a restart of its own.
+// WithIdempotencyKey gives the mutations called with the context this key: at most one call for each key, the same again only to
+// repeat it. The answer to it is kept for a day, and given again byte for byte. For a caller who must repeat a call after a
+// restart of its own, of what the API would not know again.
 func WithIdempotencyKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOfContext{}, key)
 }
@@ -124,6 +125,7 @@ type call struct {
 	into    any                   // decoded from the answer
 	stream  func(io.Reader) error // instead of into
 	mutates bool
+	known   bool // the API knows a repeat by itself
 }
 
 // do makes the call, repeated as far as that is safe.
@@ -134,7 +136,7 @@ func (c *Client) do(ctx context.Context, call call) error {
 	}
 	key := ""
 	if call.mutates {
-		if key, err = idempotencyKey(ctx); err != nil {
+		if key, err = idempotencyKey(ctx, call.known); err != nil {
 			return err
 		}
 	}
@@ -171,8 +173,10 @@ func encode(body any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func idempotencyKey(ctx context.Context) (string, error) {
-	if key, ok := ctx.Value(keyOfContext{}).(string); ok && key != "" {
+// idempotencyKey is the caller's, else a random one, else none: the API knows an order's verbs again by order and coupon and
+// grants by their keys, and a key beside that would cost its database two further transactions a call.
+func idempotencyKey(ctx context.Context, known bool) (string, error) {
+	if key, _ := ctx.Value(keyOfContext{}).(string); key != "" || known {
 		return key, nil
 	}
 	var b [16]byte

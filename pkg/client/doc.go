@@ -8,8 +8,8 @@
 //	}
 //
 // Invariants:
-//   - one call of a method has one Idempotency-Key, the same in every attempt, so that an attempt whose answer was lost is
-//     not done twice;
+//   - an attempt whose answer was lost is not done twice: the API knows an order's verbs again by order and coupon and grants
+//     by their keys; every other mutation has an Idempotency-Key, one for all attempts of a call;
 //   - only what can be repeated without harm is: a connection that failed, 429, 502, 503, 504, and "in progress". Every other
 //     answer is the caller's;
 //   - attempts are bounded in number, each in time, all of them by the caller's context, and the waits between them are

@@ -61,7 +61,7 @@ func (c *Client) Grants(ctx context.Context, grants ...Grant) ([]Granted, error)
 	var out struct {
 		Results []Granted `json:"results"`
 	}
-	err := c.do(ctx, call{method: http.MethodPost, path: []string{"grants"}, body: body, into: &out, mutates: true})
+	err := c.do(ctx, call{method: http.MethodPost, path: []string{"grants"}, body: body, into: &out, mutates: true, known: true})
 	if err == nil && len(out.Results) != len(grants) {
 		err = fmt.Errorf("asked for %d grants, %d answered", len(grants), len(out.Results))
 	}

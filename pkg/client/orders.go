@@ -75,6 +75,6 @@ func (c *Client) order(ctx context.Context, orderID, verb string, o Order) (out 
 	case (verb == lock || verb == renew) && o.LockFor != 0:
 		body.LockFor = o.LockFor.String()
 	}
-	err = c.do(ctx, call{method: http.MethodPost, path: []string{"orders", orderID, verb}, body: body, into: &out, mutates: true})
+	err = c.do(ctx, call{method: http.MethodPost, path: []string{"orders", orderID, verb}, body: body, into: &out, mutates: true, known: true})
 	return out, err
 }

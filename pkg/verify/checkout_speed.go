@@ -52,14 +52,7 @@ func (w *checkout) speed(ctx context.Context, t *tally) error {
 			return err
 		}
 		defer bare.close()
-		http := func(ctx context.Context, id string) error {
-			ask := client.Order{UserID: "one", CouponIDs: []string{id}, LockFor: time.Hour}
-			if _, err := s.api.Lock(ctx, "speed-"+id, ask); err != nil {
-				return err
-			}
-			_, err := s.api.Redeem(ctx, "speed-"+id, ask)
-			return err
-		}
+		http := func(ctx context.Context, id string) error { return s.lockAndRedeem(ctx, id, false) }
 		template, err := s.template(ctx, nil)
 		if err != nil {
 			return err
@@ -84,6 +77,13 @@ func (w *checkout) speed(ctx context.Context, t *tally) error {
 		told(t, "bare_pairs_per_s", int(bareRate))
 		told(t, "http_pairs_per_s", int(httpRate))
 		want(t, "http_to_bare", httpRate/bareRate, AtLeast, speedBound)
+		keyed, err := w.race(ctx, s, template, "keyed", need, func(ctx context.Context, id string) error {
+			return s.lockAndRedeem(ctx, id, true)
+		})
+		if err != nil {
+			return err
+		}
+		told(t, "http_pairs_with_keys_per_s", int(keyed))
 		if err := w.paced(ctx, s, template, httpRate/2, pairs); err != nil {
 			return err
 		}
@@ -97,6 +97,20 @@ func (w *checkout) speed(ctx context.Context, t *tally) error {
 		}
 		return s.agreed(ctx, "", false)
 	})
+}
+
+// lockAndRedeem is a pair over HTTP, with an Idempotency-Key for each call or without.
+func (s *shop) lockAndRedeem(ctx context.Context, id string, keys bool) error {
+	ask := client.Order{UserID: "one", CouponIDs: []string{id}, LockFor: time.Hour}
+	locking, redeeming := ctx, ctx
+	if keys {
+		locking, redeeming = client.WithIdempotencyKey(ctx, "lock-"+id), client.WithIdempotencyKey(ctx, "redeem-"+id)
+	}
+	if _, err := s.api.Lock(locking, "speed-"+id, ask); err != nil {
+		return err
+	}
+	_, err := s.api.Redeem(redeeming, "speed-"+id, ask)
+	return err
 }
 
 func median(v []float64) float64 {

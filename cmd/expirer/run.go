@@ -30,6 +30,7 @@ func add(w *worker.Worker, c config.Expirer) error {
 	aside := []string{w.Ladder.Parked(), w.Ladder.Unroutable()}
 	w.App.Go("parked gauge", func(ctx context.Context) error { return w.Broker.WatchParked(ctx, aside, parkedEvery) })
 	core := expiry.NewCore(w.Store, w.WatchClock(c.Expiry.ClockAhead), w.Registry)
+	core.Tell(w.Pulse)
 	limit := expiry.NewLimiter(c.Expiry)
 	drain := expiry.NewDrain(c.Expiry, w.Store, w.Log)
 	w.App.Go("drain rate", drain.Run)

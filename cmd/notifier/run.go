@@ -41,6 +41,7 @@ func add(w *worker.Worker, c config.Notifier) error {
 	if err != nil {
 		return fmt.Errorf("notices: %w", err)
 	}
+	closer.Tell(w.Pulse)
 	w.App.Go("notices", closer.Run)
 	collector, err := notice.NewCollector(c.Notice, w.Codec.Source(), w.Store, w.Log, w.Registry)
 	if err != nil {

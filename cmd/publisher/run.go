@@ -11,11 +11,14 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/config"
+	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ledger"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/planner"
+	"github.com/lapsehq/lapse/pkg/pulse"
+	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 	"github.com/lapsehq/lapse/pkg/worker"
 )
@@ -37,7 +40,7 @@ func add(w *worker.Worker, c config.Publisher) error {
 	if err := addLedger(w, c); err != nil {
 		return err
 	}
-	handler, err := issuance.NewHandler(c.Issuance, w.Store, w.Codec, w.Ladder.ParkExchange(), w.Log, w.Registry)
+	handler, err := issuance.NewHandler(c.Issuance, issuer{w.Store, w.Pulse}, w.Codec, w.Ladder.ParkExchange(), w.Log, w.Registry)
 	if err != nil {
 		return fmt.Errorf("issuance: %w", err)
 	}
@@ -52,6 +55,25 @@ func add(w *worker.Worker, c config.Publisher) error {
 	return addAPI(w, c.API)
 }
 
+// issuer is the store, and what it issues is counted.
+type issuer struct {
+	*store.Store
+	pulse *pulse.Recorder
+}
+
+// Issue issues.
+func (i issuer) Issue(ctx context.Context, gs []coupon.Grant) ([]coupon.Granted, error) {
+	out, err := i.Store.Issue(ctx, gs)
+	fresh := 0
+	for k := range out {
+		if err == nil && out[k].Refused == "" && !out[k].Repeated {
+			fresh++
+		}
+	}
+	i.pulse.Count(pulse.CountIssued, fresh)
+	return out, err //nolint:wrapcheck // the store's
+}
+
 // addAPI wires the API. It is added last, so it is the first to stop: whatever a request leaves is sent by those before it.
 func addAPI(w *worker.Worker, c api.Config) error {
 	if c.Address == "" {
@@ -62,7 +84,7 @@ func addAPI(w *worker.Worker, c api.Config) error {
 	})
 	w.App.Go("lazy checks", aside.Run)
 	server, err := api.New(c, api.Deps{
-		Templates: w.Store, Grants: w.Store, Stats: w.Store, Keys: w.Store, Checkout: w.Store, Coupons: w.Store, Wallets: w.Store, Aside: aside,
+		Templates: w.Store, Grants: issuer{w.Store, w.Pulse}, Stats: w.Store, Keys: w.Store, Checkout: w.Store, Coupons: w.Store, Wallets: w.Store, Aside: aside,
 	}, w.Log, w.Registry)
 	if err != nil {
 		return fmt.Errorf("api: %w", err)

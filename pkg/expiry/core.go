@@ -9,6 +9,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/pulse"
 )
 
 // Settler is the store's transaction.
@@ -28,6 +29,29 @@ type Core struct {
 	store   Settler
 	guard   *clock.Guard
 	metrics *metrics
+	pulse   *pulse.Recorder // nil: nobody asks
+}
+
+// Tell gives what the core tells of its work to. Called before the core is used.
+func (c *Core) Tell(p *pulse.Recorder) { c.pulse = p }
+
+// settled counts what a committed decision did; took is the time from before the decision to after the commit.
+func (c *Core) settled(t coupon.Trigger, s coupon.Settlement, now time.Time, took time.Duration) {
+	c.metrics.settled(t, s, now, took)
+	if a := s.Decision.Action; s.Busy || a != coupon.Expire && a != coupon.Unlock {
+		return
+	}
+	if t.Origin == coupon.OriginSweep {
+		c.pulse.Count(pulse.CountRecovered, 1)
+	}
+	if t.Origin == coupon.OriginLadder && t.Attempt == 0 {
+		wait := max(0, now.Sub(s.DueAt))
+		c.pulse.Observe(pulse.DueWait, wait, false)
+	}
+	if s.Decision.Action == coupon.Expire {
+		c.pulse.Count(pulse.CountExpired, 1)
+		c.pulse.Late(max(0, now.Sub(s.DueAt)+took))
+	}
 }
 
 // NewCore makes the core.
@@ -47,7 +71,7 @@ func (c *Core) Settle(ctx context.Context, ts []coupon.Trigger) ([]Result, error
 		took := time.Since(started)
 		for i, s := range settled {
 			out[i] = Result{Settlement: s, Now: now}
-			c.metrics.settled(ts[i], s, now, took)
+			c.settled(ts[i], s, now, took)
 		}
 		c.metrics.batch.Observe(float64(len(ts)))
 		return out, nil

@@ -137,7 +137,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time) error 
 			return fmt.Errorf("sweep: %w", err)
 		}
 		for _, r := range batch.Settled {
-			s.core.metrics.settled(coupon.Trigger{Origin: coupon.OriginSweep}, r, batch.Now, time.Since(started))
+			s.core.settled(coupon.Trigger{Origin: coupon.OriginSweep}, r, batch.Now, time.Since(started))
 		}
 		at, more = batch.Next, batch.More
 		s.limit.ReserveN(time.Now(), len(batch.Settled))

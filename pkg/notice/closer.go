@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/pulse"
 )
 
 // CloseStore closes windows and hands out what is left undelivered.
@@ -37,7 +38,11 @@ type Closer struct {
 	metrics  *closerMetrics
 	now      func() time.Time
 	claimed  time.Time // when leftovers were last looked for
+	pulse    *pulse.Recorder
 }
+
+// Tell gives what the closer tells of its work to. Called before Run.
+func (c *Closer) Tell(p *pulse.Recorder) { c.pulse = p }
 
 // NewCloser makes the loop that tells by the channels, in their order. now must carry a monotonic reading.
 func NewCloser(c Config, store CloseStore, texts *Texts, channels []Channel, log *zap.Logger,
@@ -171,7 +176,7 @@ func (c *Closer) deliver(ctx context.Context, ns []coupon.Notice) error {
 		if len(ms) == 0 {
 			continue
 		}
-		sent, err := ch.Deliver(ctx, ms)
+		sent, err := c.send(ctx, ch, ms)
 		c.metrics.count(ch.Name(), c.plan.Kind, resultSent, sent)
 		if err != nil {
 			c.metrics.count(ch.Name(), c.plan.Kind, resultFailed, len(ms)-sent)
@@ -181,6 +186,16 @@ func (c *Closer) deliver(ctx context.Context, ns []coupon.Notice) error {
 		c.metrics.count(ch.Name(), c.plan.Kind, resultRepeated, len(ms)-sent)
 	}
 	return errors.Join(errs...)
+}
+
+// send hands over a channel's messages. What the channel's own records take of the time is the database's.
+func (c *Closer) send(ctx context.Context, ch Channel, ms []coupon.NoticeMessage) (int, error) {
+	ctx, spent := pulse.Measured(ctx)
+	end := c.pulse.Begin(pulse.Send)
+	sent, err := ch.Deliver(ctx, ms)
+	end(spent(), err != nil && !errors.Is(err, coupon.ErrUnavailable) && !errors.Is(err, coupon.ErrContention))
+	c.pulse.Count(pulse.CountNotices, sent)
+	return sent, err //nolint:wrapcheck // by the caller
 }
 
 // render gives the channel's messages; a notice that cannot be rendered stays pending and is reported.

@@ -36,7 +36,7 @@ type querier interface {
 
 // exec runs a statement and gives the rows it matched (clientFoundRows).
 func (s *Store) exec(ctx context.Context, q querier, st Statement, args ...any) (n int64, err error) {
-	defer func(began time.Time) { s.metrics.observe(st, began, n, err) }(time.Now())
+	defer func(began time.Time) { s.ran(ctx, st, began, n, err) }(time.Now())
 	res, err := q.ExecContext(ctx, st.SQL, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", st.Name, classify(err))
@@ -50,7 +50,7 @@ func (s *Store) exec(ctx context.Context, q querier, st Statement, args ...any) 
 // insertID runs an INSERT and gives the id of its first row.
 func (s *Store) insertID(ctx context.Context, q querier, st Statement, args ...any) (_ uint64, err error) {
 	var n int64
-	defer func(began time.Time) { s.metrics.observe(st, began, n, err) }(time.Now())
+	defer func(began time.Time) { s.ran(ctx, st, began, n, err) }(time.Now())
 	res, err := q.ExecContext(ctx, st.SQL, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", st.Name, classify(err))
@@ -68,7 +68,7 @@ func (s *Store) insertID(ctx context.Context, q querier, st Statement, args ...a
 // query runs a statement and hands each row to scan.
 func (s *Store) query(ctx context.Context, q querier, st Statement, scan func(*sql.Rows) error, args ...any) (err error) {
 	var n int64
-	defer func(began time.Time) { s.metrics.observe(st, began, n, err) }(time.Now())
+	defer func(began time.Time) { s.ran(ctx, st, began, n, err) }(time.Now())
 	rows, err := q.QueryContext(ctx, st.SQL, args...)
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.Name, classify(err))
@@ -88,7 +88,7 @@ func (s *Store) query(ctx context.Context, q querier, st Statement, scan func(*s
 
 // queryRow runs a statement that gives one row at most; coupon.ErrNotFound when it gives none.
 func (s *Store) queryRow(ctx context.Context, q querier, st Statement, dest []any, args ...any) (err error) {
-	defer func(began time.Time) { s.metrics.observe(st, began, 1, err) }(time.Now())
+	defer func(began time.Time) { s.ran(ctx, st, began, 1, err) }(time.Now())
 	if err := q.QueryRowContext(ctx, st.SQL, args...).Scan(dest...); err != nil {
 		return fmt.Errorf("%s: %w", st.Name, classify(err))
 	}

@@ -17,6 +17,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/pulse"
 	"github.com/lapsehq/lapse/pkg/secret"
 )
 
@@ -105,6 +106,7 @@ type Store struct {
 	peaks   peaks
 	turns   turns
 	clock   func() func(db time.Time) error
+	pulse   *pulse.Recorder // nil: nobody asks how long statements take
 }
 
 // Open connects, checks the server and, by config, migrates or verifies the schema. It answers with a clear error
@@ -222,9 +224,12 @@ func (s *Store) tx(ctx context.Context, name string, fn func(ctx context.Context
 func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
+	began := time.Now()
 	tx, err := s.sql.BeginTx(ctx, nil)
+	err = classify(err)
+	s.took(ctx, pulse.Statement, began, err)
 	if err != nil {
-		return fmt.Errorf("begin: %w", classify(err))
+		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() {
 		if err == nil {
@@ -237,8 +242,11 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", classify(err))
+	began = time.Now()
+	err = classify(tx.Commit())
+	s.took(ctx, pulse.Commit, began, err)
+	if err != nil {
+		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
 }

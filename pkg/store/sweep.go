@@ -28,7 +28,8 @@ var (
 	stmtMarks = define("sweep.marks", `SELECT value, UTC_TIMESTAMP(3) FROM setting
 		WHERE name >= 'mark.' AND name < 'mark/' AND updated_at > UTC_TIMESTAMP(3) - INTERVAL 15 SECOND`)
 	stmtPodsPrune = define("sweep.pods_prune", `DELETE FROM setting
-		WHERE (name >= 'mark.' AND name < 'mark/' OR name >= 'relay.' AND name < 'relay/' OR name >= 'clock.' AND name < 'clock/') AND updated_at < UTC_TIMESTAMP(3) - INTERVAL 1 DAY`)
+		WHERE (name >= 'mark.' AND name < 'mark/' OR name >= 'relay.' AND name < 'relay/' OR name >= 'clock.' AND name < 'clock/'
+		OR name >= 'pod.' AND name < 'pod/' OR name >= 'stage.' AND name < 'stage/') AND updated_at < UTC_TIMESTAMP(3) - INTERVAL 1 DAY`)
 	stmtOverdue = define("sweep.overdue", `SELECT COUNT(*), MIN(due_at), UTC_TIMESTAMP(3) FROM
 		(SELECT due_at FROM coupon WHERE status = 1 AND due_at <= UTC_TIMESTAMP(3) - INTERVAL ? SECOND ORDER BY due_at LIMIT 10000) o`)
 )
@@ -107,7 +108,7 @@ func (s *Store) PutMark(ctx context.Context, queue, pod string, mark time.Time) 
 	return err
 }
 
-// PrunePods deletes the marks, the relays' announcements and the clock reports of pods that have been gone for a day.
+// PrunePods deletes the marks, the relays' announcements, the clock reports and what was told of pods that have been gone for a day.
 func (s *Store) PrunePods(ctx context.Context) error {
 	_, err := s.exec(ctx, s.sql, stmtPodsPrune)
 	return err

@@ -28,6 +28,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/outbox"
+	"github.com/lapsehq/lapse/pkg/pulse"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
@@ -51,7 +52,9 @@ type Worker struct {
 	Publisher *broker.Publisher
 	Route     *delay.Ladder
 	Delay     Deliverer
+	Pulse     *pulse.Recorder // what lapsectl status is told
 
+	sender      timed // the Publisher, timed
 	role        string
 	common      config.Common
 	needsBroker bool
@@ -129,6 +132,7 @@ func (w *Worker) run(ctx context.Context, build telemetry.Build, flags config.Fl
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Store.Close()) }()
+	w.tell(build)
 	w.Admin.AddCheck("database", w.Store.Ping)
 	if err := w.openBroker(ctx, build.Name); err != nil {
 		return err
@@ -188,13 +192,46 @@ func (w *Worker) openBroker(ctx context.Context, role string) error {
 		w.Log.Warn("the broker could not be prepared yet", zap.Error(err))
 	}
 	w.Publisher = w.Broker.NewPublisher()
-	w.Route = delay.NewLadder(w.Ladder, w.Publisher)
+	w.sender = timed{w.Publisher, w.Pulse}
+	w.Route = delay.NewLadder(w.Ladder, w.sender)
 	w.Delay = Deliverer(w.Route)
 	if w.common.Delay.Mechanism == config.MechanismSweep {
 		w.Delay = delay.SweepOnly{}
 	}
 	w.App.Go("broker publisher", w.Publisher.Run, lifecycle.StopWithin(sendWithin))
 	return nil
+}
+
+// tell tells of this process, from before its parts start until after they have stopped.
+func (w *Worker) tell(build telemetry.Build) {
+	w.Pulse = pulse.NewRecorder(nil, w.Registry)
+	w.Store.WatchStages(w.Pulse)
+	head := pulse.Report{Pod: w.Pod, Role: w.role, Version: build.Version, Started: time.Now()}
+	w.App.Go("pulse", pulse.NewTeller(w.Pulse, w.Store, head, w.Log).Run)
+}
+
+// timed is a publisher whose times are told.
+type timed struct {
+	*broker.Publisher
+	pulse *pulse.Recorder
+}
+
+// Publish publishes.
+func (t timed) Publish(ctx context.Context, ms []broker.Message) []error {
+	end := t.pulse.Begin(pulse.Publish)
+	results := t.Publisher.Publish(ctx, ms)
+	confirmed, answered := 0, 0
+	for _, err := range results {
+		switch {
+		case err == nil:
+			confirmed++
+		case errors.Is(err, broker.ErrReturned), errors.Is(err, broker.ErrNacked), errors.Is(err, broker.ErrInvalid):
+			answered++ // no, but in time
+		}
+	}
+	end(0, len(ms) > 0 && confirmed+answered == 0 && ctx.Err() == nil)
+	t.pulse.Count(pulse.CountPublished, confirmed)
+	return results
 }
 
 // Listens writes a port that is listened on to the ports file, if there is to be one, beside those before it. Parts do so
@@ -226,7 +263,7 @@ func (w *Worker) WatchClock(tolerance time.Duration) *clock.Guard {
 // AddRelay adds the outbox relay; what is added later is stopped before it.
 func (w *Worker) AddRelay(c outbox.Config) error {
 	relay, err := outbox.New(c, outbox.Deps{
-		Owner: w.Pod, Store: w.Store, Delay: w.Delay, Events: w.Publisher, Exchange: w.Ladder.Events(),
+		Owner: w.Pod, Store: w.Store, Delay: w.Delay, Events: w.sender, Exchange: w.Ladder.Events(),
 		Wake: w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry,
 	})
 	if err != nil {

@@ -28,6 +28,7 @@ type GrantResult struct {
 	ExpiresAt *time.Time  `json:"expires_at" doc:"null: never, or refused"`
 	Code      coupon.Code `json:"code,omitempty" enum:"template_not_found,template_stopped,quota_exhausted,user_limit,grant_key_conflict,invalid,already_ended"`
 	Detail    string      `json:"detail,omitempty"`
+	Peak      int64       `json:"peak,omitempty" doc:"a warning: so many coupons are due in the same second, more than the fleet drains in one, so they will be late by about peak ÷ rate"`
 }
 
 type grantsIn struct {
@@ -181,6 +182,6 @@ func resultOf(g coupon.Grant, a coupon.Granted) GrantResult {
 	case a.Repeated:
 		r.Result = resultRepeated
 	}
-	r.CouponID, r.ExpiresAt = formatID(a.CouponID), instant(a.ExpiresAt)
+	r.CouponID, r.ExpiresAt, r.Peak = formatID(a.CouponID), instant(a.ExpiresAt), a.Peak
 	return r
 }

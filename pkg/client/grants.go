@@ -41,6 +41,7 @@ type Granted struct {
 	ExpiresAt *time.Time `json:"expires_at"`
 	Code      Code       `json:"code"` // if refused
 	Detail    string     `json:"detail"`
+	Peak      int64      `json:"peak"` // above 0, a warning: so many coupons are due in its second, more than the fleet drains in one
 }
 
 // The results of a grant.

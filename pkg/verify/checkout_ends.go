@@ -32,7 +32,7 @@ func (w *checkout) moves(ctx context.Context, s *shop) error {
 	if err != nil {
 		return err
 	}
-	base := s.soon(10 * time.Second)
+	base := s.soon(14 * time.Second)
 	at := func(seconds int) *time.Time { end := base.Add(time.Duration(seconds) * time.Second); return &end }
 	kinds := []struct {
 		name     string

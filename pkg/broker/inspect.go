@@ -119,7 +119,7 @@ func (c *Client) Inspect(ctx context.Context, plan ladder.Plan, prefix string) (
 func flat(errs []error) []error {
 	var out []error
 	for _, err := range errs {
-		if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the joins themselves are meant
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			out = append(out, flat(joined.Unwrap())...)
 		} else {
 			out = append(out, err)

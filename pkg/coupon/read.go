@@ -152,3 +152,59 @@ type DayStats struct {
 	Granted, Locked, Released, Used, Refunded, Expired, Voided        int64
 	GrantedValue, UsedValue, RefundedValue, ExpiredValue, VoidedValue int64
 }
+
+// Count counts one event. A step that leaves the state as it was counts nothing: a lock was renewed, or an end moved.
+func (d *DayStats) Count(e *Counted) {
+	if e.Moved || e.From == e.To {
+		return
+	}
+	if e.From == Used { // to unused, or past its end straight to expired
+		d.Refunded++
+		d.RefundedValue += e.Value
+	}
+	switch e.To {
+	case Unused:
+		switch e.From {
+		case 0:
+			d.Granted++
+			d.GrantedValue += e.Value
+		case Locked:
+			d.Released++
+		case Unused, Used, Expired, Voided:
+		}
+	case Locked:
+		d.Locked++
+	case Used:
+		d.Used++
+		d.UsedValue += e.Value
+	case Expired:
+		d.Expired++
+		d.ExpiredValue += e.Value
+	case Voided:
+		d.Voided++
+		d.VoidedValue += e.Value
+	}
+}
+
+// Add adds another day's figures so many times; negative: takes them away.
+func (d *DayStats) Add(o DayStats, times int64) {
+	for _, f := range []struct {
+		to *int64
+		by int64
+	}{
+		{&d.Granted, o.Granted},
+		{&d.Locked, o.Locked},
+		{&d.Released, o.Released},
+		{&d.Used, o.Used},
+		{&d.Refunded, o.Refunded},
+		{&d.Expired, o.Expired},
+		{&d.Voided, o.Voided},
+		{&d.GrantedValue, o.GrantedValue},
+		{&d.UsedValue, o.UsedValue},
+		{&d.RefundedValue, o.RefundedValue},
+		{&d.ExpiredValue, o.ExpiredValue},
+		{&d.VoidedValue, o.VoidedValue},
+	} {
+		*f.to += f.by * times
+	}
+}

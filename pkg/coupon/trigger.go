@@ -22,7 +22,8 @@ const (
 	OriginLadder  Origin = "ladder"
 	OriginLazy    Origin = "lazy"
 	OriginRebuild Origin = "rebuild"
-	OriginSweep   Origin = "sweep" // not a message: the sweep's own call
+	OriginSweep   Origin = "sweep"  // not a message: the sweep's own call
+	OriginRepair  Origin = "repair" // not a message either: an operator mends what was overdue
 )
 
 // Cause is the cause of an expiry that the origin drove.
@@ -32,6 +33,8 @@ func (o Origin) Cause() Cause {
 		return CauseLazy
 	case OriginSweep:
 		return CauseSweep
+	case OriginRepair:
+		return CauseAdmin
 	case OriginLadder, OriginRebuild:
 		return CauseLadder
 	default:
@@ -46,7 +49,9 @@ type Trigger struct {
 	At       time.Time // the instant it was scheduled for: expires_at, or lock_until of an unlock; a whole second
 	ID       string    // who sent it, for which version: see TriggerID
 	Origin   Origin
-	Attempt  int // failed attempts so far
+	Attempt  int    // failed attempts so far
+	Actor    string // of a repair, who and why; no message carries these
+	Reason   string
 }
 
 // The senders of a trigger, as the first letter of its id.

@@ -78,7 +78,7 @@ func decodeTrigger(body []byte) (coupon.Trigger, error) {
 	}
 	switch t.Origin {
 	case coupon.OriginLadder, coupon.OriginLazy, coupon.OriginRebuild, "":
-	case coupon.OriginSweep: // the sweep sends no messages
+	case coupon.OriginSweep, coupon.OriginRepair: // these send no messages
 		o.fail("origin", "must be ladder, lazy or rebuild")
 	default:
 		o.fail("origin", "must be ladder, lazy or rebuild")

@@ -210,9 +210,13 @@ func (row *settleRow) move(d coupon.Decision, t coupon.Trigger, terms coupon.Ter
 	}
 	row.Version++
 	row.LockUntil, row.OrderID = time.Time{}, ""
+	actor, reason := "lapse", ""
+	if d.Cause == coupon.CauseAdmin {
+		actor, reason = t.Actor, t.Reason
+	}
 	return coupon.Transition{
 		CouponID: row.ID, Version: row.Version, From: from, To: row.Status, Cause: d.Cause, UserID: row.userID, BatchID: row.batchID,
-		Terms: terms, ValidFrom: row.ValidFrom, ExpiresAt: row.ExpiresAt, DueAt: row.DueAt, At: now, Actor: "lapse",
+		Terms: terms, ValidFrom: row.ValidFrom, ExpiresAt: row.ExpiresAt, DueAt: row.DueAt, At: now, Actor: actor, Reason: reason,
 		OrderID: order, LockUntil: until, TriggerID: t.ID, Origin: t.Origin,
 	}
 }

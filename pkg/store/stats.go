@@ -90,7 +90,7 @@ func (s *Store) countIn(ctx context.Context, tx querier, events []coupon.Counted
 			if sums[day] == nil {
 				sums[day] = &coupon.DayStats{}
 			}
-			addTo(sums[day], e)
+			sums[day].Count(e)
 		}
 	}
 	return fresh, s.addStats(ctx, tx, sums)
@@ -148,39 +148,6 @@ func (s *Store) readSeen(ctx context.Context, tx querier, keys []seenKey) (map[s
 type statsKey struct {
 	template uint64
 	day      string
-}
-
-// addTo counts one event. A step that leaves the state as it was counts nothing: a lock was renewed, or an end moved.
-func addTo(d *coupon.DayStats, e *coupon.Counted) {
-	if e.Moved || e.From == e.To {
-		return
-	}
-	if e.From == coupon.Used { // to unused, or past its end straight to expired
-		d.Refunded++
-		d.RefundedValue += e.Value
-	}
-	switch e.To {
-	case coupon.Unused:
-		switch e.From {
-		case 0:
-			d.Granted++
-			d.GrantedValue += e.Value
-		case coupon.Locked:
-			d.Released++
-		case coupon.Unused, coupon.Used, coupon.Expired, coupon.Voided:
-		}
-	case coupon.Locked:
-		d.Locked++
-	case coupon.Used:
-		d.Used++
-		d.UsedValue += e.Value
-	case coupon.Expired:
-		d.Expired++
-		d.ExpiredValue += e.Value
-	case coupon.Voided:
-		d.Voided++
-		d.VoidedValue += e.Value
-	}
 }
 
 // addStats adds sums to their rows, one for each template and day, in order.

@@ -58,6 +58,7 @@ func TestBadRequestsNameTheFault(t *testing.T) {
 		{"no instant", "/v1/grants", grant(`,"expires_at":1893456000`), []string{"expires_at"}},
 		{"never begins", "/v1/grants", grant(`,"valid_from":null`), []string{"body.grants[0].valid_from"}},
 		{"beyond time", "/v1/grants", grant(`,"expires_at":"9999-12-31T00:00:00Z"`), []string{"9999-12-31T00:00:00Z"}},
+		{"more values than anybody needs", "/v1/grants", `{"grants":[` + strings.Repeat("{},", 300_000) + `{}]}`, []string{"body", "100000 values"}},
 		{"deep", "/v1/grants", strings.Repeat(`{"grants":[`, 20_000), []string{"body"}},
 
 		{"overflow", "/v1/templates", change("value", "9223372036854775808"), []string{"value"}},

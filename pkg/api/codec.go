@@ -38,10 +38,34 @@ func unmarshalAny(data []byte, v *any) error {
 	if !utf8.Valid(data) {
 		return errors.New("must be UTF-8")
 	}
+	if n := pieces(data); n > maxPieces {
+		return fmt.Errorf("must be made of at most %d values, has %d", maxPieces, n)
+	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("must be JSON: %w", err)
 	}
 	return once(json.NewDecoder(bytes.NewReader(data)))
+}
+
+// maxPieces is more than any request needs: a cart of 256 items with 256 scopes each has some 67 000 values, a thousand
+// grants have 8 000. Each may become a fault that is told, of several hundred bytes: a body of a mebibyte would take
+// seconds and hundreds of megabytes.
+const maxPieces = 100_000
+
+// pieces counts the values of a document, about: commas and opening brackets outside of strings. It need not be valid.
+func pieces(data []byte) int {
+	n := 1
+	for i, inString := 0, false; i < len(data); i++ {
+		switch c := data[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case !inString && (c == ',' || c == '[' || c == '{'):
+			n++
+		}
+	}
+	return n
 }
 
 // once refuses a name that comes twice in an object, or is written otherwise than ours. The document is valid.

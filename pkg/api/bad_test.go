@@ -62,6 +62,7 @@ func TestBadRequestsNameTheFault(t *testing.T) {
 		{"deep", "/v1/grants", strings.Repeat(`{"grants":[`, 20_000), []string{"body"}},
 
 		{"overflow", "/v1/templates", change("value", "9223372036854775808"), []string{"value"}},
+		{"more than can be added up", "/v1/templates", change("value", "1000000000001"), []string{"body.value", "1000000000001"}},
 		{"huge number", "/v1/templates", change("value", "1e400"), []string{"body"}},
 		{"fraction", "/v1/templates", change("value", "1.5"), []string{"value", "1.5"}},
 		{"negative", "/v1/templates", change("value", "-1"), []string{"value", "-1"}},

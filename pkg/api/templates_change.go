@@ -23,7 +23,7 @@ type OfferAsk struct {
 type TemplateAsk struct {
 	Name          string    `json:"name" minLength:"1" maxLength:"200"`
 	Rule          Rule      `json:"rule" doc:"when its coupons end"`
-	Value         int64     `json:"value" minimum:"0" doc:"minor units"`
+	Value         int64     `json:"value" minimum:"0" maximum:"1000000000000" doc:"minor units"`
 	Currency      string    `json:"currency" pattern:"^[A-Z]{3}$" patternDescription:"three capital letters of ISO 4217"`
 	Precision     string    `json:"precision,omitempty" enum:"exact,standard,relaxed" doc:"how closely the end is processed; exact if absent"`
 	LatePayPolicy string    `json:"late_pay_policy,omitempty" enum:"honour_lock,strict" doc:"whether an order that holds a live lock may pay after the end; honour_lock if absent"`
@@ -40,7 +40,7 @@ type TemplateChange struct {
 	Revision      uint32    `json:"revision" minimum:"1" doc:"the one that this replaces, so that nobody's change is lost"`
 	Name          *string   `json:"name,omitempty" minLength:"1" maxLength:"200"`
 	Rule          *Rule     `json:"rule,omitempty"`
-	Value         *int64    `json:"value,omitempty" minimum:"0"`
+	Value         *int64    `json:"value,omitempty" minimum:"0" maximum:"1000000000000"`
 	Currency      *string   `json:"currency,omitempty" pattern:"^[A-Z]{3}$" patternDescription:"three capital letters of ISO 4217"`
 	Precision     *string   `json:"precision,omitempty" enum:"exact,standard,relaxed"`
 	LatePayPolicy *string   `json:"late_pay_policy,omitempty" enum:"honour_lock,strict"`

@@ -16,6 +16,10 @@ const (
 	OfferPercent OfferKind = "percent" // a part of the amount, up to a cap
 )
 
+// MaxValue is the most that one coupon is worth, in minor units. Nine million such coupons can be added up, which is what
+// a wallet's summary and a day's statistics do.
+const MaxValue = 1_000_000_000_000
+
 // MaxBasisPoints is everything: 100 %.
 const MaxBasisPoints = 10_000
 
@@ -52,8 +56,8 @@ func (t Terms) Defaults() Terms {
 func (t Terms) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if t.Value < 0 {
-		bad("value: must be 0 or more minor units, got %d", t.Value)
+	if t.Value < 0 || t.Value > MaxValue {
+		bad("value: must be between 0 and %d minor units, got %d", MaxValue, t.Value)
 	}
 	if !currency(t.Currency) {
 		bad("currency: must be three capital letters of ISO 4217, got %q", t.Currency)

@@ -179,7 +179,7 @@ func TestTemplateReportsEveryFault(t *testing.T) {
 		Actor: strings.Repeat("a", 129), Reason: strings.Repeat("r", 256),
 	}.Validate()
 	for _, want := range []string{
-		"name: must have", "kind:", "value: must be 0 or more minor units, got -1", `currency: must be three capital letters of ISO 4217, got "cny"`,
+		"name: must have", "kind:", "value: must be between 0 and 1000000000000 minor units, got -1", `currency: must be three capital letters of ISO 4217, got "cny"`,
 		`precision: must be exact, standard or relaxed, got "soon"`, "quota: must be 0 (unlimited) or more, got -1", "per_user: must be 0 (unlimited) or more, got -2",
 		"actor: must have at most 128 bytes, got 129", "reason: must have at most 255 bytes, got 256",
 	} {

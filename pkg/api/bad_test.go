@@ -75,6 +75,8 @@ func TestBadRequestsNameTheFault(t *testing.T) {
 		{"revision of zero", "/v1/templates/" + id + "/revisions", `{"revision":0,"reason":"r"}`, []string{"body.revision"}},
 		{"long reason", "/v1/templates/" + id + "/stop", `{"reason":"` + strings.Repeat("é", 200) + `"}`, []string{"body.reason"}},
 		{"id of the path", "/v1/templates/07/stop", `{"reason":"r"}`, []string{"path.template_id", "07"}},
+		{"extend's reason", "/v1/coupons/1/extend", `{"expires_at":null,"reason":"a\u001bb"}`, []string{"body.reason", "control"}},
+		{"void's reason", "/v1/coupons/1/void", `{"reason":"a\u0000b"}`, []string{"body.reason", "control"}},
 		{"unknown parameter", "/v1/grants?dry_run=true", grant(""), []string{"query.dry_run"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -54,6 +54,9 @@ func (a *API) operate(ctx context.Context, couponID string, o coupon.Order) (*op
 	if err != nil {
 		return nil, err
 	}
+	if !printable(o.Reason) {
+		return nil, badRequest("body.reason", o.Reason, "must not contain control characters or noncharacters")
+	}
 	o.CouponIDs = []uint64{id}
 	acted, err := a.act(ctx, o)
 	if err != nil {

@@ -63,12 +63,17 @@ func newLayout(t *testing.T, db testenv.Database, vars ...string) *layout {
 
 // wipe deletes everything, not before the broker can bear it (docs/compatibility.md).
 func (y *layout) wipe() {
-	if !y.declared.IsZero() {
-		time.Sleep(time.Until(y.declared.Add(4 * time.Second)))
-	}
+	y.rest()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	require.NoError(y, y.client.Delete(ctx, y.plan))
+}
+
+// rest waits until what was declared last may be deleted.
+func (y *layout) rest() {
+	if !y.declared.IsZero() {
+		require.NoError(y, pause(context.Background(), time.Until(y.declared.Add(4*time.Second))))
+	}
 }
 
 func (y *layout) ctx() context.Context {

@@ -190,6 +190,12 @@ func TestGoesOnWhereItStood(t *testing.T) {
 		require.Zero(t, peek.Place.Expires, name)
 	}
 
+	d.Exec(t, `UPDATE setting SET updated_at = updated_at - INTERVAL 1 HOUR WHERE name = 'rebuild.place'`)
+	peek, err = s.PeekRebuild(t.Context(), ask)
+	require.NoError(t, err)
+	require.False(t, peek.Resumed, "who knows what was lost since")
+	d.Exec(t, `UPDATE setting SET updated_at = updated_at + INTERVAL 1 HOUR WHERE name = 'rebuild.place'`)
+
 	place = run(t, s, "b", r, ask, 50)
 	require.Equal(t, [2]int64{100, 1000}, [2]int64{place.Unlocks, place.Expires})
 	require.Len(t, r.got, 1100)

@@ -48,6 +48,14 @@ type rebuildRow struct {
 	Done    bool   `json:"done"`
 }
 
+// resumable is how long after its last step an unfinished rebuild is gone on with. What it published may be lost again
+// since, and nobody would remember: later, a new one begins.
+const resumable = time.Hour
+
+func (r rebuildRow) goesOn(ask coupon.RebuildAsk, moved, now time.Time) bool {
+	return !r.Done && r.Target == ask.Target && !ask.FromScratch && now.Sub(moved) < resumable
+}
+
 // lockRebuild reads the place and keeps others out until the transaction ends.
 func (s *Store) lockRebuild(ctx context.Context, tx *sql.Tx) (row rebuildRow, moved, now time.Time, err error) {
 	if _, err = s.exec(ctx, tx, stmtRebuildLock); err != nil {
@@ -73,8 +81,8 @@ func (s *Store) writeRebuild(ctx context.Context, tx *sql.Tx, row rebuildRow) er
 	return err
 }
 
-// ClaimRebuild takes the one rebuild of the installation for owner: an unfinished one to the same target goes on, else
-// a new one begins. The horizon is that of now, so that what the planner has published meanwhile is covered.
+// ClaimRebuild takes the one rebuild of the installation for owner: an unfinished one to the same target that stopped
+// within the last hour goes on, else a new one begins. The horizon is that of now, so that what the planner has published meanwhile is covered.
 func (s *Store) ClaimRebuild(ctx context.Context, owner string, ask coupon.RebuildAsk, lease time.Duration) (coupon.RebuildClaim, error) {
 	var c coupon.RebuildClaim
 	err := s.tx(ctx, "claim rebuild", func(ctx context.Context, tx *sql.Tx) error {
@@ -87,7 +95,7 @@ func (s *Store) ClaimRebuild(ctx context.Context, owner string, ask coupon.Rebui
 			c.Left, c.Moved = left, moved
 			return nil
 		}
-		c.Held, c.Resumed = true, !row.Done && row.Target == ask.Target && !ask.FromScratch
+		c.Held, c.Resumed = true, row.goesOn(ask, moved, now)
 		if !c.Resumed {
 			row = rebuildRow{Epoch: row.Epoch, Target: ask.Target, Began: now.UnixMilli(), At: epoch.UnixMilli()}
 		}
@@ -135,7 +143,7 @@ func (s *Store) PeekRebuild(ctx context.Context, ask coupon.RebuildAsk) (c coupo
 	if err != nil {
 		return c, fmt.Errorf("look at the rebuild: %w", err)
 	}
-	if c.Resumed = !row.Done && row.Target == ask.Target && !ask.FromScratch; !c.Resumed {
+	if c.Resumed = row.goesOn(ask, moved, now); !c.Resumed {
 		row = rebuildRow{Began: now.UnixMilli(), At: epoch.UnixMilli()}
 	}
 	c.Place, err = s.rebuildPlace(ctx, s.sql, row, now)

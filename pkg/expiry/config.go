@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/quiet"
 )
 
 // Config tunes the core and its drivers.
@@ -25,7 +26,29 @@ type SweepConfig struct {
 	OutageGrace time.Duration `koanf:"outage_grace"`
 	Interval    time.Duration `koanf:"interval"` // from the end of one round to the next; default 5s, 200ms with mechanism sweep
 	Batch       int           `koanf:"batch"`    // rows of one transaction; default 500
-	Budget      time.Duration `koanf:"budget"`   // the longest round; default 1m
+	Budget      time.Duration `koanf:"budget"`   // the longest pass, over the due and over the locks; default 1m
+	// QuietWindows are the hours in which it works as fast as it can, such as "02:00-05:00 Asia/Shanghai"; default always.
+	QuietWindows []string `koanf:"quiet_windows"`
+	// RateOutside is how many rows a second this pod settles outside of them; default 500.
+	RateOutside int `koanf:"rate_outside"`
+}
+
+// Quiet reports whether now lies in one of the quiet windows; without any it always does. The configuration must have
+// been validated.
+func (c SweepConfig) Quiet(now time.Time) bool {
+	if len(c.QuietWindows) == 0 {
+		return true
+	}
+	for _, text := range c.QuietWindows {
+		w, err := quiet.Parse(text)
+		if err != nil {
+			continue // refused before
+		}
+		if _, open := w.Open(now); open {
+			return true
+		}
+	}
+	return false
 }
 
 // DefaultConfig gives the documented defaults.
@@ -34,13 +57,17 @@ func DefaultConfig() Config {
 		Consumer:   broker.DefaultConsumerConfig(),
 		ClockAhead: 2 * time.Second,
 		DrainRate:  5000,
-		Sweep:      SweepConfig{Grace: time.Minute, OutageGrace: 10 * time.Second, Interval: 5 * time.Second, Batch: 500, Budget: time.Minute},
+		Sweep: SweepConfig{
+			Grace: time.Minute, OutageGrace: 10 * time.Second, Interval: 5 * time.Second, Batch: 500, Budget: time.Minute,
+			QuietWindows: []string{quiet.Always}, RateOutside: 500,
+		},
 	}
 }
 
-// Alone is the sweep's setting when it is the only mechanism: no grace, short rounds.
+// Alone is the sweep's setting when it is the only mechanism: no grace, short rounds, and no hours in which it is slower.
 func (c SweepConfig) Alone() SweepConfig {
 	c.Grace, c.OutageGrace, c.Interval = 0, 0, min(c.Interval, 200*time.Millisecond)
+	c.QuietWindows = []string{quiet.Always}
 	return c
 }
 
@@ -71,6 +98,12 @@ func (c Config) Validate() error {
 	span("sweep.interval", c.Sweep.Interval, 50*time.Millisecond, time.Hour)
 	number("sweep.batch", c.Sweep.Batch, 1, 900)
 	span("sweep.budget", c.Sweep.Budget, time.Second, time.Hour)
+	for _, text := range c.Sweep.QuietWindows {
+		if _, err := quiet.Parse(text); err != nil {
+			errs = append(errs, fmt.Errorf("sweep.quiet_windows: %w", err))
+		}
+	}
+	number("sweep.rate_outside", c.Sweep.RateOutside, 1, 1_000_000)
 	return errors.Join(errs...)
 }
 

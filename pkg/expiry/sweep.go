@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/pulse"
 )
 
 // Overdue finds rows past their due instant (or locks past theirs) and settles them in the core's own transaction.
@@ -30,12 +31,21 @@ type Sweeper struct {
 	log    *zap.Logger
 	heard  func() error // nil: the ladder can be heard; may be nil itself
 	away   time.Time    // since when it cannot; zero: it can
+	slowly *rate.Limiter
 }
+
+// How the sweep works, as it is told to lapsectl status.
+const (
+	modeFull    = "full"
+	modeReduced = "reduced"
+)
 
 // NewSweeper makes the sweep; c is SweepConfig.Alone when it is the only mechanism. heard tells whether the broker is
 // there to be heard.
 func NewSweeper(c SweepConfig, rows Overdue, core *Core, heard func() error, limit *rate.Limiter, log *zap.Logger) *Sweeper {
-	return &Sweeper{config: c, rows: rows, core: core, heard: heard, limit: limit, log: log}
+	return &Sweeper{
+		config: c, rows: rows, core: core, heard: heard, limit: limit, log: log, slowly: rate.NewLimiter(rate.Limit(c.RateOutside), c.Batch),
+	}
 }
 
 // grace is how long a due coupon is left to the ladder now.
@@ -91,65 +101,97 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// round goes once over everything overdue, within the budget.
+// round goes once over everything overdue, each pass within the budget.
 func (s *Sweeper) round(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.config.Budget)
-	defer cancel()
-	allow := s.core.guard.Begin()
-	mark, now, err := s.rows.Mark(ctx)
-	if err != nil {
-		return fmt.Errorf("ladder mark: %w", err)
-	}
-	if err := allow(now); err != nil {
-		return fmt.Errorf("sweep: %w", err)
-	}
-	cutoff := now
-	if mark.Before(now) {
-		cutoff = mark
-	}
-	cutoff = cutoff.Add(-s.grace(time.Now()))
-	for _, locks := range []bool{false, true} {
-		if err := s.pass(ctx, locks, cutoff); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := s.once(ctx)
+	return err
 }
 
-func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time) error {
+func (s *Sweeper) once(ctx context.Context) (Swept, error) {
+	var total Swept
+	ask, cancel := context.WithTimeout(ctx, s.config.Budget)
+	defer cancel()
+	allow := s.core.guard.Begin()
+	mark, now, err := s.rows.Mark(ask)
+	if err != nil {
+		return total, fmt.Errorf("ladder mark: %w", err)
+	}
+	if err := allow(now); err != nil {
+		return total, fmt.Errorf("sweep: %w", err)
+	}
+	total.Cutoff = now
+	if mark.Before(now) {
+		total.Cutoff = mark
+	}
+	total.Cutoff = total.Cutoff.Add(-s.grace(time.Now()))
+	limits, mode := []*rate.Limiter{s.limit}, modeFull
+	if !s.config.Quiet(now) {
+		limits, mode = append(limits, s.slowly), modeReduced
+	}
+	s.core.pulse.Mode(mode)
+	for _, locks := range []bool{false, true} {
+		done, err := s.pass(ctx, locks, total.Cutoff, limits)
+		total.add(done)
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// pass goes over what is due, or over the locks, until nothing is left or its time is up: the next round goes on then.
+func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits []*rate.Limiter) (total Swept, err error) {
+	bounded, cancel := context.WithTimeout(ctx, s.config.Budget)
+	defer cancel()
 	var at coupon.Cursor
 	for more := true; more; {
 		// What was settled is paid for afterwards, as a debt that is waited for here: a look that finds nothing must not
 		// take the rate from the ladder.
-		if err := s.limit.WaitN(ctx, 0); err != nil {
-			return fmt.Errorf("wait for max_rate: %w", err)
-		}
-		started := time.Now()
-		batch, err := s.rows.SweepBatch(ctx, locks, cutoff, at, s.config.Batch, s.core.guard.Begin())
-		if errors.Is(err, coupon.ErrIntegrity) {
-			if at, more, err = s.past(ctx, locks, cutoff, at); err != nil {
-				return err
+		for _, limit := range limits {
+			if err := limit.WaitN(bounded, 0); err != nil {
+				total.More = true
+				return total, ctx.Err() //nolint:wrapcheck // nil: the time is up
 			}
-			s.limit.ReserveN(time.Now(), s.config.Batch)
-			continue
 		}
+		var done Swept
+		done, at, err = s.batch(bounded, locks, cutoff, at)
+		total.add(done)
 		if err != nil {
-			return fmt.Errorf("sweep: %w", err)
+			return total, err
 		}
-		for _, r := range batch.Settled {
-			s.core.settled(coupon.Trigger{Origin: coupon.OriginSweep}, r, batch.Now, time.Since(started))
+		more = done.More
+		for _, limit := range limits {
+			limit.ReserveN(time.Now(), min(done.rows, s.config.Batch))
 		}
-		at, more = batch.Next, batch.More
-		s.limit.ReserveN(time.Now(), len(batch.Settled))
 	}
-	return nil
+	total.More = false
+	return total, nil
+}
+
+// batch settles one batch behind the cursor; done.More says that it was a full one.
+func (s *Sweeper) batch(ctx context.Context, locks bool, cutoff time.Time, at coupon.Cursor) (done Swept, next coupon.Cursor, err error) {
+	started := time.Now()
+	batch, err := s.rows.SweepBatch(ctx, locks, cutoff, at, s.config.Batch, s.core.guard.Begin())
+	if errors.Is(err, coupon.ErrIntegrity) {
+		done, next, err = s.past(ctx, locks, cutoff, at)
+		return done, next, err
+	}
+	if err != nil {
+		return done, at, fmt.Errorf("sweep: %w", err)
+	}
+	for _, r := range batch.Settled {
+		s.core.settled(coupon.Trigger{Origin: coupon.OriginSweep}, r, batch.Now, time.Since(started))
+		done.count(r)
+	}
+	done.rows, done.More = len(batch.Settled), batch.More
+	return done, batch.Next, nil
 }
 
 // past settles a batch that holds a row which cannot be changed, through the core's bisection, and goes on behind it.
-func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at coupon.Cursor) (coupon.Cursor, bool, error) {
+func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at coupon.Cursor) (done Swept, next coupon.Cursor, err error) {
 	keys, err := s.rows.SweepKeys(ctx, locks, cutoff, at, s.config.Batch)
 	if err != nil || len(keys) == 0 {
-		return at, false, err
+		return done, at, err
 	}
 	ts := make([]coupon.Trigger, len(keys))
 	for i, k := range keys {
@@ -157,19 +199,22 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 	}
 	results, err := s.core.Settle(ctx, ts)
 	if err != nil {
-		return at, false, err
+		return done, at, err
 	}
-	failed := 0
 	for _, r := range results {
 		if r.Err != nil {
-			failed++
+			done.Failed++
+		} else {
+			done.count(r.Settlement)
 		}
 	}
-	if failed > 0 {
-		s.core.metrics.failed.Add(float64(failed))
-		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", failed))
+	if done.Failed > 0 {
+		s.core.metrics.failed.Add(float64(done.Failed))
+		s.core.pulse.Count(pulse.CountSkipped, done.Failed)
+		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", done.Failed))
 	}
-	return keys[len(keys)-1], len(keys) == s.config.Batch, nil
+	done.rows, done.More = len(keys), len(keys) == s.config.Batch
+	return done, keys[len(keys)-1], nil
 }
 
 func (s *Sweeper) prune(ctx context.Context) error {

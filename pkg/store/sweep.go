@@ -52,11 +52,17 @@ func (s *Store) SweepBatch(ctx context.Context, locks bool, cutoff time.Time, fr
 	if locks {
 		st = stmtSweepLocks
 	}
+	return s.sweepBatch(ctx, st, after(from, cutoff, limit), locks, from, limit, allow)
+}
+
+func (s *Store) sweepBatch(ctx context.Context, st Statement, args []any, locks bool, from coupon.Cursor, limit int,
+	allow func(time.Time) error,
+) (coupon.Swept, error) {
 	var res coupon.Swept
 	wrote := false
 	err := s.tx(ctx, "sweep", func(ctx context.Context, tx *sql.Tx) error {
 		res, wrote = coupon.Swept{Next: from}, false
-		rows, now, err := s.lockRows(ctx, tx, st, after(from, cutoff, limit)...)
+		rows, now, err := s.lockRows(ctx, tx, st, args...)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -90,6 +96,10 @@ func (s *Store) SweepKeys(ctx context.Context, locks bool, cutoff time.Time, fro
 	if locks {
 		st = stmtSweepLockKeys
 	}
+	return s.sweepKeys(ctx, st, after(from, cutoff, limit))
+}
+
+func (s *Store) sweepKeys(ctx context.Context, st Statement, args []any) ([]coupon.Cursor, error) {
 	var keys []coupon.Cursor
 	err := s.query(ctx, s.sql, st, func(r *sql.Rows) error {
 		var c coupon.Cursor
@@ -98,7 +108,7 @@ func (s *Store) SweepKeys(ctx context.Context, locks bool, cutoff time.Time, fro
 		}
 		keys = append(keys, c)
 		return nil
-	}, after(from, cutoff, limit)...)
+	}, args...)
 	return keys, err
 }
 

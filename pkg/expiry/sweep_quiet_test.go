@@ -1,0 +1,61 @@
+package expiry_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/lapsehq/lapse/pkg/clock"
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/expiry"
+)
+
+// Outside of the quiet hours the sweep takes its time, and a pass ends with its budget; within them it does not.
+func TestSweepIsSlowOutsideOfItsQuietHours(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // the clock begins at midnight UTC, 2000-01-01
+		const overdue = 5000
+		c := expiry.DefaultConfig().Sweep
+		c.Grace, c.OutageGrace, c.Batch, c.Budget, c.RateOutside = 0, 0, 100, 10*time.Second, 100
+		c.QuietWindows = []string{"00:01-00:02 UTC", "02:00-03:00 Asia/Shanghai"}
+		require.NoError(t, expiry.Config{Consumer: expiry.DefaultConfig().Consumer, ClockAhead: time.Second, DrainRate: 1, Sweep: c}.Validate())
+		s := &shelf{table: table{now: time.Now(), rows: map[uint64]*coupon.Row{}}}
+		for id := uint64(1); id <= overdue; id++ {
+			end := time.Now().Add(-time.Hour)
+			s.rows[id] = &coupon.Row{ID: id, Status: coupon.Unused, Version: 1, ExpiresAt: end, DueAt: end}
+		}
+		core := expiry.NewCore(s, clock.NewGuard(2*time.Second, time.Now), prometheus.NewRegistry())
+		sweeper := expiry.NewSweeper(c, s, core, nil, rate.NewLimiter(rate.Inf, 0), zap.NewNop())
+		began := time.Now()
+		done, err := sweeper.Once(t.Context())
+		require.NoError(t, err)
+		require.True(t, done.More)
+		require.InDelta(t, 1000, done.Expired, 200, "ten seconds of 100 rows")
+		require.LessOrEqual(t, time.Since(began), 2*c.Budget)
+		time.Sleep(time.Minute + time.Second - time.Since(began))
+		s.now = time.Now()
+		rest, err := sweeper.Once(t.Context())
+		require.NoError(t, err)
+		require.False(t, rest.More)
+		require.Equal(t, overdue, done.Expired+rest.Expired, "and each once")
+	})
+}
+
+func TestQuietWindowsAreChecked(t *testing.T) {
+	t.Parallel()
+	c := expiry.DefaultConfig()
+	require.NoError(t, c.Validate())
+	require.True(t, c.Sweep.Quiet(time.Now()))
+	c.Sweep.QuietWindows, c.Sweep.RateOutside = []string{"25:00-26:00 UTC", "never"}, 0
+	err := c.Validate()
+	require.ErrorContains(t, err, "sweep.quiet_windows: must be HH:MM-HH:MM ZONE")
+	require.ErrorContains(t, err, "sweep.rate_outside: must be between 1 and 1000000, got 0")
+	c.Sweep.QuietWindows = []string{"never"}
+	require.False(t, c.Sweep.Quiet(time.Now()))
+	require.True(t, c.Sweep.Alone().Quiet(time.Now()), "nothing else expires")
+}

@@ -1,0 +1,39 @@
+package expiry
+
+import (
+	"context"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// Swept is what a round of the sweep did.
+type Swept struct {
+	Expired  int
+	Unlocked int
+	Failed   int // rows that cannot be changed; it went past them
+	More     bool
+	Cutoff   time.Time // what was due before it was looked at
+
+	rows int // looked at
+}
+
+// Settled is how many coupons changed.
+func (s Swept) Settled() int { return s.Expired + s.Unlocked }
+
+func (s *Swept) add(o Swept) {
+	s.Expired, s.Unlocked, s.Failed, s.More = s.Expired+o.Expired, s.Unlocked+o.Unlocked, s.Failed+o.Failed, s.More || o.More
+}
+
+func (s *Swept) count(r coupon.Settlement) {
+	switch {
+	case r.Busy:
+	case r.Decision.Action == coupon.Expire:
+		s.Expired++
+	case r.Decision.Action == coupon.Unlock:
+		s.Unlocked++
+	}
+}
+
+// Once sweeps one round. More says that the time was up before everything was looked at.
+func (s *Sweeper) Once(ctx context.Context) (Swept, error) { return s.once(ctx) }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/archive"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/outbox"
+	"github.com/lapsehq/lapse/pkg/reconcile"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 	"github.com/lapsehq/lapse/pkg/worker"
 )
@@ -39,6 +41,9 @@ func add(w *worker.Worker, c config.Expirer) error {
 		sweep = sweep.Alone()
 	}
 	w.App.Go("sweep", expiry.NewSweeper(sweep, w.Store, core, w.Publisher.Ready, limit, w.Log).Run)
+	if err := addNights(w, c); err != nil {
+		return err
+	}
 	if c.Delay.Mechanism == config.MechanismSweep {
 		return nil
 	}
@@ -57,4 +62,19 @@ func add(w *worker.Worker, c config.Expirer) error {
 	return w.Consume(broker.ConsumerOptions{
 		Config: c.Expiry.CatchAll(), Queue: w.Ladder.Unroutable(), Handler: handler.Handle, Ready: ready, CatchAll: true,
 	})
+}
+
+// addNights adds what is done in quiet hours.
+func addNights(w *worker.Worker, c config.Expirer) error {
+	a, err := archive.New(c.Archive, archive.Shard{}, w.Store, w.Log, w.Registry)
+	if err != nil {
+		return err
+	}
+	n, err := reconcile.NewNightly(c.Reconcile, w.Store, w.Store, w.Log, w.Registry)
+	if err != nil {
+		return err
+	}
+	w.App.Go("archive", a.Run)
+	w.App.Go("reconcile", n.Run)
+	return nil
 }

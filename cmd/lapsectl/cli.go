@@ -22,19 +22,25 @@ type cli struct {
 	Version versionFlag `help:"Show the version."`
 	Config  configFlag  `short:"c" placeholder:"FILE" help:"Read the configuration from this YAML file: any worker's. LAPSE__SECTION__KEY variables win over it."`
 
-	Migrate  migrateCommand  `cmd:"" help:"Bring the database's schema up, take it down, or show where it is."`
-	Template templateCommand `cmd:"" help:"Create, revise and show what coupons are issued from."`
-	Grant    grantCommand    `cmd:"" help:"Ask for coupons, over RabbitMQ."`
-	Order    orderCommand    `cmd:"" help:"Send events of orders by hand."`
-	Events   eventsCommand   `cmd:"" help:"Watch events as they come."`
-	Explain  explainCommand  `cmd:"" help:"Show what is known of a coupon."`
-	Stats    statsCommand    `cmd:"" help:"Show what became of a template's coupons, day by day."`
-	Token    tokenCommand    `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
-	Rebuild  rebuildCommand  `cmd:"" help:"Publish the triggers of all coupons again, for a broker that has lost them."`
-	Topology topologyCommand `cmd:"" help:"Show, check, complete and move what stands on the broker."`
-	Clock    clockCommand    `cmd:"" help:"Look at the clocks, and accept the database's after a jump."`
-	Parked   parkedCommand   `cmd:"" help:"Look through what was set aside, and replay or discard it."`
-	Forecast forecastCommand `cmd:"" help:"Show what comes due when, what it is worth, and which seconds are too full."`
+	Migrate   migrateCommand   `cmd:"" help:"Bring the database's schema up, take it down, or show where it is."`
+	Template  templateCommand  `cmd:"" help:"Create, revise and show what coupons are issued from."`
+	Grant     grantCommand     `cmd:"" help:"Ask for coupons, over RabbitMQ."`
+	Order     orderCommand     `cmd:"" help:"Send events of orders by hand."`
+	Events    eventsCommand    `cmd:"" help:"Watch events as they come."`
+	Explain   explainCommand   `cmd:"" help:"Show what is known of a coupon."`
+	Stats     statsCommand     `cmd:"" help:"Show what became of a template's coupons, day by day."`
+	Token     tokenCommand     `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
+	Rebuild   rebuildCommand   `cmd:"" help:"Publish the triggers of all coupons again, for a broker that has lost them."`
+	Topology  topologyCommand  `cmd:"" help:"Show, check, complete and move what stands on the broker."`
+	Status    statusCommand    `cmd:"" help:"Show in one screen how everything is, and what needs attention."`
+	Sweep     sweepCommand     `cmd:"" help:"Settle what is overdue, one pass, for an outside scheduler."`
+	Reconcile reconcileCommand `cmd:"" help:"Hold the books against each other: counters, statistics, histories, orders."`
+	Archive   archiveCommand   `cmd:"" help:"Move what finished long ago into the archive, one pass, for an outside scheduler."`
+	Clock     clockCommand     `cmd:"" help:"Look at the clocks, and accept the database's after a jump."`
+	Parked    parkedCommand    `cmd:"" help:"Look through what was set aside, and replay or discard it."`
+	Forecast  forecastCommand  `cmd:"" help:"Show what comes due when, what it is worth, and which seconds are too full."`
+
+	Completion completionCommand `cmd:"" help:"Print what makes a shell complete commands and flags."`
 
 	Demo   demoCommand   `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
 	Verify verifyCommand `cmd:"" help:"Hold what was promised against what runs, check by check."`

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/api"
+	"github.com/lapsehq/lapse/pkg/archive"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/event"
@@ -26,20 +27,23 @@ import (
 	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/planner"
+	"github.com/lapsehq/lapse/pkg/reconcile"
 	"github.com/lapsehq/lapse/pkg/store"
 )
 
 // settings has the keys of all workers, so that the file of any of them can be given.
 type settings struct {
 	config.Common `koanf:",squash"`
-	Outbox        outbox.Config   `koanf:"outbox"`
-	Planner       planner.Config  `koanf:"planner"`
-	Issuance      issuance.Config `koanf:"issuance"`
-	Order         order.Config    `koanf:"order"`
-	Ledger        ledger.Config   `koanf:"ledger"`
-	Expiry        expiry.Config   `koanf:"expiry"`
-	Notice        notice.Config   `koanf:"notice"`
-	API           api.Config      `koanf:"api"`
+	Outbox        outbox.Config    `koanf:"outbox"`
+	Planner       planner.Config   `koanf:"planner"`
+	Issuance      issuance.Config  `koanf:"issuance"`
+	Order         order.Config     `koanf:"order"`
+	Ledger        ledger.Config    `koanf:"ledger"`
+	Expiry        expiry.Config    `koanf:"expiry"`
+	Notice        notice.Config    `koanf:"notice"`
+	API           api.Config       `koanf:"api"`
+	Archive       archive.Config   `koanf:"archive"`
+	Reconcile     reconcile.Config `koanf:"reconcile"`
 }
 
 func defaultSettings() settings {
@@ -47,6 +51,7 @@ func defaultSettings() settings {
 		Common: config.DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(),
 		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
 		Expiry: expiry.DefaultConfig(), Notice: notice.DefaultConfig(), API: api.DefaultConfig(),
+		Archive: archive.DefaultConfig(), Reconcile: reconcile.DefaultConfig(),
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/api"
+	"github.com/lapsehq/lapse/pkg/archive"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/issuance"
@@ -16,6 +17,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/planner"
+	"github.com/lapsehq/lapse/pkg/reconcile"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
@@ -140,14 +142,19 @@ func (c Publisher) Validate() error {
 
 // Expirer is the configuration of cmd/expirer.
 type Expirer struct {
-	Common `koanf:",squash"`
-	Outbox outbox.Config `koanf:"outbox"`
-	Expiry expiry.Config `koanf:"expiry"`
+	Common    `koanf:",squash"`
+	Outbox    outbox.Config    `koanf:"outbox"`
+	Expiry    expiry.Config    `koanf:"expiry"`
+	Archive   archive.Config   `koanf:"archive"`
+	Reconcile reconcile.Config `koanf:"reconcile"`
 }
 
 // DefaultExpirer returns the defaults.
 func DefaultExpirer() Expirer {
-	c := Expirer{Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Expiry: expiry.DefaultConfig()}
+	c := Expirer{
+		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Expiry: expiry.DefaultConfig(),
+		Archive: archive.DefaultConfig(), Reconcile: reconcile.DefaultConfig(),
+	}
 	c.Admin.Address = ":9102"
 
 	return c

@@ -77,7 +77,8 @@ type LimitConfig struct {
 	// Burst is how many requests may come at once.
 	Burst int `koanf:"burst"`
 	// Concurrent is how many requests of all tokens work at the same time: each may take one connection of the database.
-	// The sum over the scopes should stay below database.max_open.
+	// The sum over the scopes must leave database.max_open some connections for what works beside the API. Transactions that
+	// commit together share their writes to disk, so few at a time are slower than many.
 	Concurrent int `koanf:"concurrent"`
 	// Waiting is how many more may wait for that.
 	Waiting int `koanf:"waiting"`
@@ -107,7 +108,7 @@ func DefaultConfig() Config {
 		Address: ":8080",
 		Limits: LimitsConfig{
 			Issue: LimitConfig{PerSecond: 2000, Burst: 4000, Concurrent: 3, Waiting: 500},
-			Order: LimitConfig{Concurrent: 6, Waiting: 2000},
+			Order: LimitConfig{Concurrent: 20, Waiting: 2000},
 			Read:  LimitConfig{PerSecond: 1000, Burst: 2000, Concurrent: 4, Waiting: 1000},
 			Ops:   LimitConfig{PerSecond: 50, Burst: 100, Concurrent: 2, Waiting: 50},
 		},
@@ -116,6 +117,15 @@ func DefaultConfig() Config {
 		Gather:   GatherConfig{Linger: 5 * time.Millisecond, Most: 200, Waiting: 10_000},
 		KeepKeys: 24 * time.Hour,
 	}
+}
+
+// Connections is how many of the database's connections the API may take at once.
+func (c Config) Connections() int {
+	n := 0
+	for _, s := range Scopes() {
+		n += c.Limits.of(s).Concurrent
+	}
+	return n
 }
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,39}$`)

@@ -116,6 +116,9 @@ type Publisher struct {
 	API      api.Config      `koanf:"api"`
 }
 
+// besideAPI is how many connections relay, consumers, planner and ledger of a publisher need beside the API's.
+const besideAPI = 8
+
 // DefaultPublisher returns the defaults.
 func DefaultPublisher() Publisher {
 	c := Publisher{
@@ -124,6 +127,7 @@ func DefaultPublisher() Publisher {
 		API: api.DefaultConfig(),
 	}
 	c.Admin.Address = ":9101"
+	c.Database.MaxOpen = 40 // most of them are the API's: see api.limits
 
 	return c
 }
@@ -131,6 +135,10 @@ func DefaultPublisher() Publisher {
 // Validate reports the faults that no section can see by itself.
 func (c Publisher) Validate() error {
 	errs := []error{c.Common.Validate()}
+	if most := c.Database.MaxOpen - besideAPI; c.API.Address != "" && c.API.Connections() > most {
+		errs = append(errs, fmt.Errorf("api.limits: concurrent of all scopes must be at most %d together (database.max_open − %d), got %d",
+			most, besideAPI, c.API.Connections()))
+	}
 	if c.Ladder.Horizon > 0 {
 		if err := c.Planner.ValidateLimit(c.Database.TxLimit); err != nil {
 			errs = append(errs, fmt.Errorf("planner.%w", err))

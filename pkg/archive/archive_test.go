@@ -44,7 +44,7 @@ type rows struct {
 func (r *rows) Now(context.Context) (time.Time, error) { return time.Now().UTC(), r.fail }
 
 func (r *rows) FinishedPage(ctx context.Context, of coupon.Status, before time.Time, from coupon.Cursor, limit int) (coupon.ArchivePage, error) {
-	time.Sleep(r.slow)
+	<-time.After(r.slow)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pages++
@@ -243,17 +243,17 @@ func TestQuietHours(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(ctx) }()
-		time.Sleep(2*time.Hour - time.Second)
+		<-time.After(2*time.Hour - time.Second)
 		require.Zero(t, r.pages)
-		time.Sleep(2 * time.Minute)
+		<-time.After(2 * time.Minute)
 		require.Len(t, r.moved, 75)
 		require.Equal(t, 3, r.pages)
-		time.Sleep(20 * time.Hour)
+		<-time.After(20 * time.Hour)
 		require.Equal(t, 3, r.pages)
 		r.fail = errors.New("away")
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		r.fail = nil
-		time.Sleep(4 * time.Hour)
+		<-time.After(4 * time.Hour)
 		require.Equal(t, 6, r.pages)
 		require.Equal(t, 1, logs.FilterMessage("archive stopped early").Len())
 		require.Equal(t, 2, logs.FilterMessage("archived").Len())

@@ -27,7 +27,7 @@ func age(t testing.TB, d testenv.Database, days int, where string) {
 }
 
 // archiveAll walks every final state with pages and batches of that size, and gives the sums.
-func archiveAll(t require.TestingT, ctx context.Context, s *store.Store, after time.Duration, page int) (sum coupon.Archived) {
+func archiveAll(ctx context.Context, t require.TestingT, s *store.Store, after time.Duration, page int) (sum coupon.Archived) {
 	now, err := s.Now(ctx)
 	require.NoError(t, err)
 	for _, of := range coupon.FinalStatuses() {
@@ -78,17 +78,17 @@ func TestWhatIsFinishedAndOldGoesIntoTheArchive(t *testing.T) {
 	plantUnused(t, d, 31, 2, 3600)
 	done(t, s, ask(coupon.VerbLock, "o", 32))
 	before := timelines(t, s, 30)
-	require.Equal(t, coupon.Archived{}, archiveAll(t, t.Context(), s, 41*24*time.Hour, 7))
+	require.Equal(t, coupon.Archived{}, archiveAll(t.Context(), t, s, 41*24*time.Hour, 7))
 	lag, err := s.ArchiveLag(t.Context(), month)
 	require.NoError(t, err)
 	require.InDelta(t, (10 * 24 * time.Hour).Seconds(), lag.Seconds(), 300)
 
-	require.Equal(t, coupon.Archived{Moved: 30, Steps: 70}, archiveAll(t, t.Context(), s, month, 7))
+	require.Equal(t, coupon.Archived{Moved: 30, Steps: 70}, archiveAll(t.Context(), t, s, month, 7))
 	require.EqualValues(t, 30, d.Int(t, `SELECT COUNT(*) FROM coupon_archive`))
 	require.EqualValues(t, 2, d.Int(t, `SELECT COUNT(*) FROM coupon`))
 	require.EqualValues(t, 70, d.Int(t, `SELECT COUNT(*) FROM coupon_history_archive`))
 	require.Equal(t, before, timelines(t, s, 30))
-	require.Equal(t, coupon.Archived{}, archiveAll(t, t.Context(), s, month, 7))
+	require.Equal(t, coupon.Archived{}, archiveAll(t.Context(), t, s, month, 7))
 	lag, err = s.ArchiveLag(t.Context(), month)
 	require.NoError(t, err)
 	require.Zero(t, lag)
@@ -139,7 +139,7 @@ func TestWhatIsNotDoneWithStays(t *testing.T) {
 	require.Equal(t, coupon.Archived{Moved: 1, Steps: 3, Waiting: 1, Left: 2}, res, "one waits in the outbox, one was refunded, one is held")
 	require.NoError(t, hold.Rollback())
 
-	require.Equal(t, coupon.Archived{Moved: 5, Steps: 11, Waiting: 5}, archiveAll(t, t.Context(), s, month, 100))
+	require.Equal(t, coupon.Archived{Moved: 5, Steps: 11, Waiting: 5}, archiveAll(t.Context(), t, s, month, 100))
 	for id, left := range map[int]int64{1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 8: 1, 11: 0} {
 		require.Equal(t, left, d.Int(t, `SELECT COUNT(*) FROM coupon WHERE id = ?`, id), "coupon %d", id)
 	}
@@ -149,7 +149,7 @@ func TestWhatIsNotDoneWithStays(t *testing.T) {
 	for _, table := range []string{"outbox", "outbox_parked", "quota_return", "notice_window"} {
 		d.Exec(t, `DELETE FROM `+table)
 	}
-	require.Equal(t, coupon.Archived{Moved: 5, Steps: 11}, archiveAll(t, t.Context(), s, month, 100))
+	require.Equal(t, coupon.Archived{Moved: 5, Steps: 11}, archiveAll(t.Context(), t, s, month, 100))
 	long, err = s.OutboxLonger(t.Context(), 0)
 	require.NoError(t, err)
 	require.False(t, long)
@@ -267,7 +267,7 @@ func TestArchiveUnderTraffic(t *testing.T) {
 		rest.Go(func() { // without an age: whatever is used goes at once
 			for ctx.Err() == nil {
 				d.Exec(t, `DELETE FROM outbox`)
-				moved.Add(int64(archiveAll(t, context.WithoutCancel(ctx), pods[pod], 0, 17).Moved))
+				moved.Add(int64(archiveAll(context.WithoutCancel(ctx), t, pods[pod], 0, 17).Moved))
 			}
 		})
 		rest.Go(func() {

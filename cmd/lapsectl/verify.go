@@ -16,8 +16,14 @@ import (
 )
 
 type verifyCommand struct {
-	Walk     verifyWalk     `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
-	Checkout verifyCheckout `cmd:"" help:"The coupon's whole life over HTTP and by order events, with races, kills and speed: about 12 minutes."`
+	Walk      verifyWalk      `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
+	Checkout  verifyCheckout  `cmd:"" help:"The coupon's whole life over HTTP and by order events, with races, kills and speed: about 12 minutes."`
+	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale more than an hour."`
+}
+
+type verifyBackstops struct {
+	Scale string `default:"small" enum:"small,full" help:"small: tens of thousands of rows; full: millions, as promised."`
+	verifyFlags
 }
 
 type verifyWalk struct {
@@ -47,6 +53,18 @@ kill-broker kills the stack's RabbitMQ for 10 s, and zones moves the time zone o
 func (c *verifyCheckout) Help() string {
 	return `It runs against the development servers of this checkout only (scripts/stack up), and on a machine that does nothing else: speed and
 lateness are measured. Sections: ` + strings.Join(verify.CheckoutSections(), ", ") + `.` + verifyExits
+}
+
+// Help tells of the sections and the exit codes.
+func (c *verifyBackstops) Help() string {
+	return `It runs against the development servers of this checkout only (scripts/stack up), and on a machine and servers that do nothing else:
+what is read and how long it takes are measured. Sections: ` + strings.Join(verify.BackstopsSections(), ", ") + `.
+clock makes new sessions of its own database read another clock (init_connect) meanwhile.` + verifyExits
+}
+
+// Run verifies the backstops and prints what was found.
+func (c *verifyBackstops) Run(ctx context.Context, s *system) error {
+	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) { return verify.Backstops(ctx, cfg, c.Scale) })
 }
 
 // Run verifies the walk and prints what was found.

@@ -129,6 +129,20 @@ func (i *Installation) Start(ctx context.Context, worker string) error {
 	return i.fleet.StartOne(ready, worker)
 }
 
+// Env is the configuration that all processes share, as lines of an environment.
+func (i *Installation) Env() []string { return i.place.program("", "lapsectl", nil).Env }
+
+// Client speaks to the broker; it declares nothing.
+func (i *Installation) Client() (*broker.Client, error) { return i.place.client() }
+
+// Add starts a worker under another name, beside those that run: a second expirer, say.
+func (i *Installation) Add(ctx context.Context, bin, name, worker string, more map[string]string) error {
+	p := i.place.program(bin, worker, more)
+	p.Name = name
+	i.fleet.Add(p)
+	return i.Start(ctx, name)
+}
+
 // Remove stops what runs and removes everything of the installation. With a name, the workers' logs are kept below .stack/log;
 // it says where.
 func (i *Installation) Remove(ctx context.Context, logs string) (kept string, err error) {

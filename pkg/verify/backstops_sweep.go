@@ -1,0 +1,236 @@
+package verify
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/rig/demo"
+)
+
+const (
+	sweeps      = 3
+	readBound   = 2.2
+	p99Times    = 1.5
+	badRows     = 500
+	overdueBack = 10 * time.Minute
+	pairsFor    = 10 * time.Second
+)
+
+func grantUntil(end time.Time) func(int, *client.Grant) {
+	return func(_ int, g *client.Grant) { g.ExpiresAt = &end }
+}
+
+func keyed(key string, end time.Time) func(int, *client.Grant) {
+	return func(i int, g *client.Grant) { g.ExpiresAt, g.GrantKey = &end, key+"-"+strconv.Itoa(i) }
+}
+
+// handlers is how many rows the server's engines have read in all.
+func (w *backstops) handlers(ctx context.Context) (n int, err error) {
+	walk := walk{cfg: w.cfg}
+	err = walk.asRoot(func(db *sql.DB) error {
+		return db.QueryRowContext(ctx, `SELECT CAST(SUM(VARIABLE_VALUE) AS SIGNED) FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME IN
+			('HANDLER_READ_KEY','HANDLER_READ_NEXT','HANDLER_READ_PREV','HANDLER_READ_FIRST','HANDLER_READ_RND','HANDLER_READ_RND_NEXT')`).Scan(&n)
+	})
+	if err != nil {
+		err = fmt.Errorf("reading the server's counters: %w", err)
+	}
+	return n, err
+}
+
+// resting fills the table that is swept: most of its rows are used, or end much later.
+func (w *backstops) resting(ctx context.Context, s *shop, template string) error {
+	rest := w.size.rows - w.size.overdue
+	w.cfg.View.Step(fmt.Sprintf("a table of %d rows", w.size.rows))
+	for _, p := range []planted{
+		{n: rest / 2, status: statusUsed, ends: s.Now().Add(-20 * 24 * time.Hour).Truncate(time.Second), granted: s.Now().Add(-40 * 24 * time.Hour)},
+		{n: rest - rest/2, status: statusUnused, ends: s.soon(48 * time.Hour), granted: s.Now().Add(-time.Hour)},
+	} {
+		p.template, p.apart, p.spread = template, time.Second, 50_000
+		if _, _, err := s.plant(ctx, p); err != nil {
+			return err
+		}
+	}
+	_, err := s.DB().ExecContext(ctx, "ANALYZE TABLE coupon")
+	return err
+}
+
+func (s *shop) late(ctx context.Context, template string, n int) (first, end int, err error) {
+	return s.plant(ctx, planted{
+		template: template, n: n, status: statusUnused, ends: s.Now().Add(-overdueBack).Truncate(time.Second), apart: time.Second, spread: 300,
+		granted: s.Now().Add(-2 * time.Hour),
+	})
+}
+
+// sweepShared lets three sweeps of an outside scheduler work at once, without any worker: what the server read is theirs.
+func (w *backstops) sweepShared(ctx context.Context, t *tally) error {
+	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) error {
+		template, err := s.template(ctx, nil)
+		if err != nil {
+			return err
+		}
+		for _, worker := range []string{demo.Expirer, demo.Publisher} {
+			if err := s.Fleet().StopOne(ctx, worker); err != nil {
+				return err
+			}
+		}
+		if err := w.resting(ctx, s, template); err != nil {
+			return err
+		}
+		n := w.size.overdue
+		first, end, err := s.late(ctx, template, n)
+		if err != nil {
+			return err
+		}
+		before, err := w.handlers(ctx)
+		if err != nil {
+			return err
+		}
+		var mu sync.Mutex
+		settled, exits := 0, 0
+		began := time.Now()
+		all, sweeping := errgroup.WithContext(ctx)
+		for range sweeps {
+			all.Go(func() error {
+				said, err := w.lapsectl(sweeping, s, []string{"LAPSE__EXPIRY__SWEEP__BUDGET=30m"}, "sweep", "--once", "--json")
+				if err != nil {
+					return err
+				}
+				var x struct {
+					Settled int `json:"settled"`
+				}
+				if err := said.json(&x); err != nil {
+					return err
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				settled, exits = settled+x.Settled, exits+said.code
+				return nil
+			})
+		}
+		if err := all.Wait(); err != nil {
+			return err
+		}
+		took := time.Since(began)
+		after, err := w.handlers(ctx)
+		if err != nil {
+			return err
+		}
+		want(t, "exits", exits, Equal, 0)
+		want(t, "settled", settled, Equal, n)
+		want(t, "rows_read_for_each_changed", float64(after-before)/float64(n), AtMost, readBound)
+		told(t, "per_second", int(float64(n)/took.Seconds()))
+		e, err := s.endings(ctx, first, end)
+		if err != nil {
+			return err
+		}
+		e.wants(t, n)
+		want(t, "by_the_sweep", e.by["sweep"], Equal, n)
+		return s.startAgain(ctx, demo.Publisher, demo.Expirer)
+	})
+}
+
+func (s *shop) startAgain(ctx context.Context, workers ...string) error {
+	for _, worker := range workers {
+		if err := s.Start(ctx, worker); err != nil {
+			return err
+		}
+	}
+	return s.dial()
+}
+
+// sweepBadRows lets three expirers sweep, with rows at the head of the index that the database refuses to change, while orders
+// lock and redeem.
+func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
+	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) (err error) {
+		template, err := s.template(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if err := w.resting(ctx, s, template); err != nil {
+			return err
+		}
+		before, err := s.paceFor(ctx, w, template, "before", pairsFor)
+		if err != nil {
+			return err
+		}
+		if err := s.Fleet().StopOne(ctx, demo.Expirer); err != nil {
+			return err
+		}
+		n := w.size.overdue
+		bad, _, err := s.plant(ctx, planted{
+			template: template, n: badRows, status: statusUnused, ends: s.Now().Add(-overdueBack - time.Minute).Truncate(time.Second), granted: s.Now().Add(-2 * time.Hour),
+		})
+		if err != nil {
+			return err
+		}
+		first, end, err := s.late(ctx, template, n)
+		if err != nil {
+			return err
+		}
+		refuse := `CREATE TRIGGER verify_refuse BEFORE UPDATE ON coupon FOR EACH ROW
+			BEGIN IF NEW.id >= ` + strconv.Itoa(bad) + ` AND NEW.id < ` + strconv.Itoa(bad+badRows) + ` THEN
+			SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused by the verification'; END IF; END`
+		if _, err := s.DB().ExecContext(ctx, refuse); err != nil {
+			return fmt.Errorf("making rows that cannot be changed: %w", err)
+		}
+		stock, err := s.fill(ctx, template, "during", int(w.size.pace*pairsFor.Seconds()))
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		for _, name := range []string{demo.Expirer, "expirer-2", "expirer-3"} {
+			if name == demo.Expirer {
+				err = s.Start(ctx, name)
+			} else {
+				err = s.Add(ctx, w.cfg.Bin, name, demo.Expirer, map[string]string{"LAPSE__LOG__LEVEL": "warn"})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		during := s.pairsAt(ctx, stock.ids, w.size.pace)
+		if err := s.allEnded(ctx, first, end, n, 5*time.Minute+time.Duration(n/500)*time.Second); err != nil {
+			return err
+		}
+		told(t, "per_second", int(float64(n)/time.Since(began).Seconds()))
+		e, err := s.endings(ctx, first, end)
+		if err != nil {
+			return err
+		}
+		e.wants(t, n)
+		left, err := countIn(ctx, s.DB(), `SELECT COUNT(*) FROM coupon WHERE id >= ? AND id < ? AND status = 1`, bad, bad+badRows)
+		if err != nil {
+			return err
+		}
+		want(t, "bad_rows_left_alone", left, Equal, badRows)
+		s.besides("checkout", before, during)
+		_, err = s.DB().ExecContext(ctx, "DROP TRIGGER verify_refuse")
+		return err
+	})
+}
+
+// paceFor does pairs of lock and redeem for a while.
+func (s *shop) paceFor(ctx context.Context, w *backstops, template, name string, d time.Duration) (load, error) {
+	stock, err := s.fill(ctx, template, name, int(w.size.pace*d.Seconds()))
+	if err != nil {
+		return load{}, err
+	}
+	l := s.pairsAt(ctx, stock.ids, w.size.pace)
+	return l, ctx.Err()
+}
+
+// besides compares what calls took before something began and while it went on.
+func (s *shop) besides(name string, before, during load) {
+	calm, busy := late(before.took, 99), late(during.took, 99)
+	told(s.t, name+"_calls", len(during.took))
+	want(s.t, name+"_failed", before.failed+during.failed, Equal, 0)
+	want(s.t, name+"_p99_ms", busy, AtMost, p99Times*calm)
+	want(s.t, name+"_calm_p99_ms", calm, AtLeast, 0)
+}

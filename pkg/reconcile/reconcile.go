@@ -124,7 +124,11 @@ func (r *run) all(ctx context.Context) (*Report, error) {
 		if rep.Templates, err = r.compare(ctx, before, after); err != nil {
 			return nil, err
 		}
-		for _, part := range []func(context.Context) error{r.users, r.overdue, r.backlogs} {
+		parts := []func(context.Context) error{r.overdue, r.backlogs}
+		if r.Repair != nil { // not before it is known what is damaged; else it went on beside the walk
+			parts = append(parts, r.users)
+		}
+		for _, part := range parts {
 			if err := part(ctx); err != nil {
 				return nil, err
 			}
@@ -133,7 +137,7 @@ func (r *run) all(ctx context.Context) (*Report, error) {
 	for _, n := range r.tallies {
 		rep.Coupons += n
 	}
-	if r.Export != nil {
+	if r.Export != nil && r.counts() {
 		if err := r.orders(ctx, rep); err != nil {
 			return nil, err
 		}
@@ -152,6 +156,9 @@ func (r *run) about(template uint64) bool { return r.Template == 0 || r.Template
 func (r *run) walk(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(r.Workers)
+	if r.counts() && r.Repair == nil {
+		g.Go(func() error { return r.users(gctx) })
+	}
 	at := uint64(0)
 	for n := 0; gctx.Err() == nil; n++ {
 		next, ok, err := r.books.NextCoupon(gctx, at)

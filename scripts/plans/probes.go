@@ -121,18 +121,19 @@ func (d data) issuance() map[string][]probe {
 		keys[i], users[i] = fmt.Appendf(nil, "k%07d", 1+(i*7919)%d.n), fmt.Appendf(nil, "u%d", (i*97)%50_000)
 	}
 	return map[string][]probe{
-		"issue.start":      {{with: "–", page: 1}},
-		"issue.keys":       {{with: "500 known keys", in: most, page: most, args: with([]byte("plans"), keys...)}},
-		"issue.first":      {{with: "500 coupons", in: most, page: most, args: d.ids(most)}},
-		"issue.stock":      {{with: "10 templates", in: 10, page: 20, args: []any{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}},
-		"issue.stock_lock": {{with: "10 templates", in: 10, page: 10, args: []any{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}},
-		"issue.reserve":    {{with: "one template", page: 1, args: []any{1, 1, 1, 10, 1}}},
-		"issue.user_lock":  {{with: "one user", page: 1, args: []any{1, []byte("u777")}}},
-		"issue.users":      {{with: "500 users", in: most, page: most, args: with(1, users...)}},
-		"issue.user_add":   {{with: "one user", page: 1, args: []any{1, []byte("u777"), 1}}},
-		"issue.coupon":     {{with: "one coupon", page: 1, args: []any{1, 1, []byte(""), []byte("u"), 1, 1, d.now, d.now, d.now, d.now}}},
-		"issue.count":      {{with: "500 new coupons", page: most, args: []any{d.n / 2, d.n/2 + most - 1, d.now}}},
-		"issue.key":        {{with: "one key", page: 1, args: []any{[]byte("plans"), []byte("new"), 1, make([]byte, 32)}}},
+		"issue.start":          {{with: "–", page: 1}},
+		"issue.keys":           {{with: "500 known keys", in: most, page: most, args: with([]byte("plans"), keys...)}},
+		"issue.first":          {{with: "500 coupons", in: most, page: most, args: d.ids(most)}},
+		"issue.first_archived": {{with: "500 coupons", in: most, page: most, args: d.archivedIDs(most)}},
+		"issue.stock":          {{with: "10 templates", in: 10, page: 20, args: []any{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}},
+		"issue.stock_lock":     {{with: "10 templates", in: 10, page: 10, args: []any{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}},
+		"issue.reserve":        {{with: "one template", page: 1, args: []any{1, 1, 1, 10, 1}}},
+		"issue.user_lock":      {{with: "one user", page: 1, args: []any{1, []byte("u777")}}},
+		"issue.users":          {{with: "500 users", in: most, page: most, args: with(1, users...)}},
+		"issue.user_add":       {{with: "one user", page: 1, args: []any{1, []byte("u777"), 1}}},
+		"issue.coupon":         {{with: "one coupon", page: 1, args: []any{1, 1, []byte(""), []byte("u"), 1, 1, d.now, d.now, d.now, d.now}}},
+		"issue.count":          {{with: "500 new coupons", page: most, args: []any{d.n / 2, d.n/2 + most - 1, d.now}}},
+		"issue.key":            {{with: "one key", page: 1, args: []any{[]byte("plans"), []byte("new"), 1, make([]byte, 32)}}},
 	}
 }
 

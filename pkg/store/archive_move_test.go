@@ -380,3 +380,45 @@ func BenchmarkArchive(b *testing.B) {
 		})
 	}
 }
+
+// A late page costs a page, whatever stands before it; so does a range of ids, and the history in it.
+func TestArchiveAndReconcileReadWhatTheyAskFor(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	const n, page = 6000, 300
+	plant(t, d, 1, n, coupon.Used, "'2026-06-01 00:00:00'", "NULL")
+	d.Exec(t, `UPDATE coupon SET used_at = granted_at`)
+	d.Exec(t, `INSERT INTO grant_key SELECT 'shop', id, id, REPEAT('x', 32) FROM coupon`)
+	d.Exec(t, `ANALYZE TABLE coupon, coupon_history, grant_key`)
+	now, err := s.Now(t.Context())
+	require.NoError(t, err)
+	late := coupon.Cursor{At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC), ID: n - 2*page}
+	cost := costOf(t, s, func() {
+		p, err := s.FinishedPage(t.Context(), coupon.Used, now.Add(time.Hour), late, page)
+		require.NoError(t, err)
+		require.Len(t, p.Old, page)
+	})
+	require.LessOrEqual(t, cost, 2*page+20)
+	for name, most := range map[string]int{"tally": page, "suspects": 2 * page, "steps": 3 * page, "lost": 3 * page, "next": 3} {
+		cost := costOf(t, s, func() {
+			var err error
+			low, high := uint64(n-2*page), uint64(n-page)
+			switch name {
+			case "tally":
+				_, err = s.TallyRange(t.Context(), low, high)
+			case "suspects":
+				_, err = s.Suspects(t.Context(), low, high, 10)
+			case "steps":
+				_, err = s.StepTallies(t.Context(), low, high, now)
+			case "lost":
+				_, err = s.LostCoupons(t.Context(), low, high, 10)
+			case "next":
+				_, _, err = s.NextCoupon(t.Context(), low)
+			}
+			require.NoError(t, err)
+		})
+		t.Logf("%s: %d", name, cost)
+		require.LessOrEqual(t, cost, most+2*page+20, name) // and what is put into a table of groups is read from it
+	}
+}

@@ -83,3 +83,31 @@ func BenchmarkLockAndRedeem(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkClaims are single grants of one template with a limit per user, two hundred at a time.
+func BenchmarkClaims(b *testing.B) {
+	s := newSite(b, func(c *api.Config, _ *api.Deps) { c.Limits.Issue.PerSecond = 0 })
+	template := s.template(func(t *coupon.Template) { t.Quota, t.PerUser = 10_000_000, 1 })
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}
+	defer client.CloseIdleConnections()
+	var next atomic.Int64
+	b.SetParallelism(100) // on two cores
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			i := next.Add(1)
+			body := fmt.Sprintf(`{"grants":[{"grant_key":"k%d","template_id":"%d","user_id":"u%d"}]}`, i, template, i)
+			req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, s.url+"/v1/grants", bytes.NewReader([]byte(body)))
+			require.NoError(b, err)
+			req.Header.Set("Authorization", "Bearer issue")
+			req.Header.Set("Content-Type", "application/json")
+			res, err := client.Do(req)
+			require.NoError(b, err)
+			out, err := io.ReadAll(res.Body)
+			require.NoError(b, err)
+			require.NoError(b, res.Body.Close())
+			require.Equal(b, http.StatusOK, res.StatusCode, "%s", out)
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "claims/s")
+}

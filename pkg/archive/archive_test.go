@@ -41,7 +41,25 @@ type rows struct {
 	slow   time.Duration // of a page
 }
 
-func (r *rows) Now(context.Context) (time.Time, error) { return time.Now().UTC(), r.fail }
+// away makes it fail, or not.
+func (r *rows) away(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = err
+}
+
+// looked gives how many pages were asked for, and how many coupons moved.
+func (r *rows) looked() [2]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return [2]int{r.pages, len(r.moved)}
+}
+
+func (r *rows) Now(context.Context) (time.Time, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Now().UTC(), r.fail
+}
 
 func (r *rows) FinishedPage(ctx context.Context, of coupon.Status, before time.Time, from coupon.Cursor, limit int) (coupon.ArchivePage, error) {
 	<-time.After(r.slow)
@@ -93,6 +111,8 @@ func (r *rows) PutArchivePlace(_ context.Context, of coupon.Status, at coupon.Cu
 func (r *rows) OutboxLonger(context.Context, int) (bool, error) { return r.long, nil }
 
 func (r *rows) ArchiveLag(context.Context, time.Duration) (time.Duration, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return 90 * time.Second, r.fail
 }
 
@@ -244,17 +264,16 @@ func TestQuietHours(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(ctx) }()
 		<-time.After(2*time.Hour - time.Second)
-		require.Zero(t, r.pages)
+		require.Zero(t, r.looked())
 		<-time.After(2 * time.Minute)
-		require.Len(t, r.moved, 75)
-		require.Equal(t, 3, r.pages)
+		require.Equal(t, [2]int{3, 75}, r.looked())
 		<-time.After(20 * time.Hour)
-		require.Equal(t, 3, r.pages)
-		r.fail = errors.New("away")
+		require.Equal(t, [2]int{3, 75}, r.looked())
+		r.away(errors.New("away"))
 		<-time.After(time.Hour)
-		r.fail = nil
+		r.away(nil)
 		<-time.After(4 * time.Hour)
-		require.Equal(t, 6, r.pages)
+		require.Equal(t, [2]int{6, 75}, r.looked())
 		require.Equal(t, 1, logs.FilterMessage("archive stopped early").Len())
 		require.Equal(t, 2, logs.FilterMessage("archived").Len())
 		cancel()

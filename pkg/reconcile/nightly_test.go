@@ -28,7 +28,24 @@ type shelf struct {
 	backlog []coupon.Backlog
 }
 
-func (s *shelf) Now(context.Context) (time.Time, error) { return time.Now().UTC(), s.fail }
+// set changes what it says; read gives how often it was reconciled.
+func (s *shelf) set(backlog []coupon.Backlog, fail error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.backlog, s.fail = backlog, fail
+}
+
+func (s *shelf) reconciled() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fences
+}
+
+func (s *shelf) Now(context.Context) (time.Time, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().UTC(), s.fail
+}
 
 func (s *shelf) ClaimNight(_ context.Context, work, night string) (bool, error) {
 	s.mu.Lock()
@@ -39,6 +56,8 @@ func (s *shelf) ClaimNight(_ context.Context, work, night string) (bool, error) 
 }
 
 func (s *shelf) Fence(context.Context, time.Duration) (coupon.Fence, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.fences++
 	return coupon.Fence{Now: time.Now()}, s.fail
 }
@@ -62,6 +81,8 @@ func (emptyShelf) Coupons(context.Context, []uint64) ([]coupon.Coupon, time.Time
 }
 
 func (s emptyShelf) Backlogs(context.Context, time.Time) ([]coupon.Backlog, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.backlog, nil
 }
 
@@ -86,19 +107,19 @@ func TestOnePodReconcilesANight(t *testing.T) {
 			ends, regs = append(ends, end), append(regs, reg)
 		}
 		<-time.After(time.Hour)
-		require.Zero(t, s.fences)
+		require.Zero(t, s.reconciled())
 		<-time.After(2 * time.Hour)
-		require.Equal(t, 1, s.fences)
+		require.Equal(t, 1, s.reconciled())
 		require.Equal(t, 1, logs.FilterMessage("the books disagree; see lapsectl reconcile").Len())
 		require.InDelta(t, 1, found(t, regs[0])+found(t, regs[1]), 0)
 
-		s.backlog = nil
+		s.set(nil, nil)
 		<-time.After(24 * time.Hour)
-		require.Equal(t, 2, s.fences)
+		require.Equal(t, 2, s.reconciled())
 		require.Equal(t, 1, logs.FilterMessage("reconciled, nothing found").Len())
 		require.Zero(t, found(t, regs[0])+found(t, regs[1]))
 
-		s.fail = errors.New("away")
+		s.set(nil, errors.New("away"))
 		<-time.After(24 * time.Hour)
 		require.Equal(t, 2, logs.FilterMessage("reconciliation stopped early").Len(), "once by each")
 		cancel()

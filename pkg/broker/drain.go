@@ -52,7 +52,7 @@ func (d *drain) begin(ctx context.Context, batch int) error {
 			return fmt.Errorf("opening a channel: %w", err)
 		}
 		d.closed = d.ch.NotifyClose(make(chan *amqp.Error, 1))
-		if err = d.ch.Qos(batch, 0, false); err != nil {
+		if err = d.ch.Qos(2*batch, 0, false); err != nil { // the next batch comes while this one is moved
 			return fmt.Errorf("setting the prefetch: %w", err)
 		}
 		if d.in, err = d.ch.Consume(d.queue, "", false, false, false, false, nil); err != nil {

@@ -25,7 +25,7 @@ import (
 
 // Config tunes a rebuild.
 type Config struct {
-	Page     int           // triggers published and confirmed at once; default 1000
+	Page     int           // triggers published and confirmed at once; default 4000
 	Rate     float64       // triggers a second at most; 0, the default, is unbounded
 	Lease    time.Duration // how long a dead process keeps others out; default 15s
 	Patience time.Duration // how long a broker may refuse everything before it is given up; default 60s
@@ -33,7 +33,7 @@ type Config struct {
 
 // DefaultConfig gives the documented defaults.
 func DefaultConfig() Config {
-	return Config{Page: 1000, Lease: 15 * time.Second, Patience: time.Minute}
+	return Config{Page: 4000, Lease: 15 * time.Second, Patience: time.Minute}
 }
 
 // MaxRate is the highest rate, in triggers a second.

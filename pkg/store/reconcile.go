@@ -36,8 +36,9 @@ var (
 
 	stmtReconSuspects        = define("reconcile.suspects", suspects("coupon", "coupon_history"))
 	stmtReconSuspectsArchive = define("reconcile.suspects_archived", suspects("coupon_archive", "coupon_history_archive"))
-	stmtReconSteps           = define("reconcile.steps", stepTallies("coupon", "coupon_history"))
-	stmtReconStepsArchive    = define("reconcile.steps_archived", stepTallies("coupon_archive", "coupon_history_archive"))
+	// One statement, so that what moves between the two is counted once.
+	stmtReconSteps = define("reconcile.steps", stepTallies("coupon", "coupon_history")+`
+		UNION ALL `+stepTallies("coupon_archive", "coupon_history_archive"))
 
 	stmtReconLost = define("reconcile.lost", `SELECT k.coupon_id FROM grant_key k FORCE INDEX (grant_key_coupon)
 		LEFT JOIN coupon c ON c.id = k.coupon_id LEFT JOIN coupon_archive a ON c.id IS NULL AND a.id = k.coupon_id
@@ -207,20 +208,15 @@ func (s *Store) idsOf(ctx context.Context, st Statement, low, high uint64, limit
 // StepTallies counts the steps of the coupons of a range, archived or not.
 func (s *Store) StepTallies(ctx context.Context, low, high uint64, uncountedBefore time.Time) ([]coupon.StepTally, error) {
 	var out []coupon.StepTally
-	for _, st := range []Statement{stmtReconSteps, stmtReconStepsArchive} {
-		err := s.query(ctx, s.sql, st, func(r *sql.Rows) error {
-			var t coupon.StepTally
-			if err := r.Scan(&t.Template, &t.Revision, &t.Day, &t.From, &t.To, &t.Counted, &t.Uncounted); err != nil {
-				return err
-			}
-			out = append(out, t)
-			return nil
-		}, uncountedBefore, low, high)
-		if err != nil {
-			return nil, err
+	err := s.query(ctx, s.sql, stmtReconSteps, func(r *sql.Rows) error {
+		var t coupon.StepTally
+		if err := r.Scan(&t.Template, &t.Revision, &t.Day, &t.From, &t.To, &t.Counted, &t.Uncounted); err != nil {
+			return err
 		}
-	}
-	return out, nil
+		out = append(out, t)
+		return nil
+	}, uncountedBefore, low, high, uncountedBefore, low, high)
+	return out, err
 }
 
 // TermsOf gives the terms of a template's revision.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
 // limits bounds what each scope may take, so that none takes what another needs.
@@ -57,33 +59,86 @@ type gate struct {
 	patience time.Duration
 }
 
-// enter waits for a turn; leave gives it back and must be called if there is no problem.
+// enter waits for a turn; leave gives it back and must be called if there is no problem. A lender of ctx gets it to lend.
 func (g *gate) enter(ctx context.Context) (leave func(), p *Problem) {
-	busy := func() *Problem {
-		return problem(http.StatusServiceUnavailable, CodeBusy, "too many requests at once").after(1)
-	}
 	select {
 	case g.waiting <- struct{}{}:
 	default:
 		return nil, busy()
 	}
-	select {
-	case g.slots <- struct{}{}:
-	default:
-		patience := time.NewTimer(g.patience)
-		defer patience.Stop()
-		select {
-		case g.slots <- struct{}{}:
-		case <-patience.C:
-			<-g.waiting
-			return nil, busy()
-		case <-ctx.Done():
-			<-g.waiting
-			return nil, problemOf(ctx, ctx.Err())
-		}
+	if p := g.slot(ctx); p != nil {
+		<-g.waiting
+		return nil, p
 	}
+	l := lenderOf(ctx)
+	l.gate = g
 	return func() {
-		<-g.slots
+		if l.gate != nil {
+			l.gate = nil
+			<-g.slots
+		}
 		<-g.waiting
 	}, nil
+}
+
+func busy() *Problem {
+	return problem(http.StatusServiceUnavailable, CodeBusy, "too many requests at once").after(1)
+}
+
+func (g *gate) slot(ctx context.Context) *Problem {
+	select {
+	case g.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	patience := time.NewTimer(g.patience)
+	defer patience.Stop()
+	select {
+	case g.slots <- struct{}{}:
+		return nil
+	case <-patience.C:
+		return busy()
+	case <-ctx.Done():
+		return problemOf(ctx, ctx.Err())
+	}
+}
+
+// lender lends a request's slot while it waits for a coupon that another request is asking for. One goroutine uses it.
+type lender struct {
+	gate *gate // whose slot the request has; nil: it has none
+	lent *gate // whose slot it has lent
+}
+
+type lenderKey struct{}
+
+func withLender(ctx context.Context) context.Context {
+	l := &lender{}
+	return coupon.WithLender(context.WithValue(ctx, lenderKey{}, l), l)
+}
+
+func lenderOf(ctx context.Context) *lender {
+	if l, ok := ctx.Value(lenderKey{}).(*lender); ok {
+		return l
+	}
+	return &lender{}
+}
+
+// Lend implements coupon.Lender.
+func (l *lender) Lend() {
+	if l.gate != nil {
+		l.gate, l.lent = nil, l.gate
+		<-l.lent.slots
+	}
+}
+
+// Reclaim implements coupon.Lender.
+func (l *lender) Reclaim(ctx context.Context) error {
+	if l.lent == nil {
+		return nil
+	}
+	if p := l.lent.slot(ctx); p != nil {
+		return p
+	}
+	l.gate, l.lent = l.lent, nil
+	return nil
 }

@@ -139,3 +139,35 @@ func TestStopping(t *testing.T) {
 	got.ok()
 	require.NoError(t, <-stopped)
 }
+
+// TestAHeldCouponDoesNotTakeTheTurnsOfOthers: however many ask for a coupon whose row somebody holds, they wait for it
+// without the turns of their scope.
+func TestAHeldCouponDoesNotTakeTheTurnsOfOthers(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(c *api.Config, _ *api.Deps) {
+		c.Limits.Order.Concurrent, c.QueueTimeout = 3, 100*time.Millisecond
+	})
+	ids := s.grant(s.template(), "u", 2)
+	tx, err := s.db.SQL.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	var id uint64
+	require.NoError(t, tx.QueryRowContext(t.Context(), `SELECT id FROM coupon WHERE id = ? FOR UPDATE`, ids[0]).Scan(&id))
+	ask := func(order, id string) reply {
+		return s.ask(api.ScopeOrder, http.MethodPost, "/v1/orders/"+order+"/lock", object{"user_id": "u", "coupon_ids": []string{id}})
+	}
+	var all sync.WaitGroup
+	for i := range 12 {
+		all.Go(func() {
+			if got := ask("held"+strconv.Itoa(i), ids[0]); got.status != 503 {
+				t.Errorf("of the held coupon: %d %s", got.status, got.raw)
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return s.gauge(t, "lapse_http_inflight") > 3 }, patience, time.Millisecond)
+	for range 20 {
+		ask("other", ids[1]).ok()
+	}
+	all.Wait()
+	require.NoError(t, tx.Rollback())
+	ask("next", ids[0]).ok()
+}

@@ -125,7 +125,7 @@ func (a *API) handle(ans *answer, r *http.Request, req *request, scope Scope, bo
 		return p
 	}
 	req.caller.idem = k
-	ctx := withCaller(r.Context(), req.caller)
+	ctx := withLender(withCaller(r.Context(), req.caller))
 	work := func() {
 		ans.stream = req.route.stream
 		a.mux.ServeHTTP(ans, r.WithContext(ctx))

@@ -12,7 +12,7 @@ import (
 
 // turns lets one caller of this process at a time ask for a coupon. The row is the authority, and other pods wait for it
 // in the database; but a caller who waits there keeps a connection, and a coupon that somebody holds for long must not
-// take the whole pool away from all others.
+// take the whole pool away from all others. Nor must those who wait here keep what they have of it: see coupon.Lend.
 type turns struct {
 	mu sync.Mutex
 	m  map[uint64][]chan bool // who waits, first come first served, for a coupon that is being asked for
@@ -45,6 +45,17 @@ func (ts *turns) takeOne(ctx context.Context, id uint64, limit time.Duration) er
 	ts.m[id] = append(queue, mine)
 	ts.mu.Unlock()
 
+	reclaim := coupon.Lend(ctx)
+	err := ts.await(ctx, id, mine, limit)
+	if rerr := reclaim(ctx); rerr != nil && err == nil {
+		ts.give([]uint64{id}, false)
+		err = fmt.Errorf("after the wait for coupon %d: %w", id, rerr)
+	}
+	return err
+}
+
+// await waits for a turn that was asked for.
+func (ts *turns) await(ctx context.Context, id uint64, mine <-chan bool, limit time.Duration) error {
 	patience := time.NewTimer(limit)
 	defer patience.Stop()
 	var err error
@@ -64,10 +75,10 @@ func (ts *turns) takeOne(ctx context.Context, id uint64, limit time.Duration) er
 }
 
 // leave takes a waiter out of the queue; a turn that has come to it meanwhile goes on to the next.
-func (ts *turns) leave(id uint64, mine chan bool) {
+func (ts *turns) leave(id uint64, mine <-chan bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if i := slices.Index(ts.m[id], mine); i >= 0 {
+	if i := slices.IndexFunc(ts.m[id], func(c chan bool) bool { return c == mine }); i >= 0 {
 		ts.m[id] = slices.Delete(ts.m[id], i, i+1)
 		return
 	}

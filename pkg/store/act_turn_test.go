@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -90,4 +91,77 @@ func TestTurnsAreNotLost(t *testing.T) {
 	}
 	wg.Wait()
 	require.Zero(t, ts.Waiting())
+}
+
+// lender counts what it lends.
+type lender struct{ lent, back int }
+
+func (l *lender) Lend() { l.lent++ }
+
+func (l *lender) Reclaim(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("reclaim: %w", err)
+	}
+	l.back++
+	return nil
+}
+
+// What the caller has is lent while it waits, and had again before it goes on; who cannot have it again gives the turn on.
+func TestTurnsLend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ts store.Turns
+		l := &lender{}
+		ctx := coupon.WithLender(t.Context(), l)
+		require.NoError(t, store.Take(&ts, ctx, []uint64{1}, time.Second))
+		require.Equal(t, lender{}, *l, "it did not wait")
+		require.ErrorIs(t, store.Take(&ts, ctx, []uint64{1}, time.Second), coupon.ErrContention)
+		require.Equal(t, lender{1, 1}, *l)
+
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := store.Take(&ts, ctx, []uint64{1}, time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		require.Equal(t, lender{2, 1}, *l)
+		store.Give(&ts, []uint64{1}, false)
+		wg.Wait()
+		require.Equal(t, lender{2, 2}, *l)
+		store.Give(&ts, []uint64{1}, false)
+		require.Zero(t, ts.Waiting())
+	})
+}
+
+// stingy never gives back what it was lent.
+type stingy struct{}
+
+func (stingy) Lend() {}
+
+func (stingy) Reclaim(context.Context) error { return coupon.ErrContention }
+
+func TestTurnsGoOnFromWhoCannotUseThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ts store.Turns
+		require.NoError(t, store.Take(&ts, t.Context(), []uint64{1}, time.Second))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := store.Take(&ts, coupon.WithLender(t.Context(), stingy{}), []uint64{1}, time.Second); !errors.Is(err, coupon.ErrContention) {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		wg.Go(func() {
+			if err := store.Take(&ts, t.Context(), []uint64{1}, time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		store.Give(&ts, []uint64{1}, false)
+		wg.Wait()
+		store.Give(&ts, []uint64{1}, false)
+		require.Zero(t, ts.Waiting())
+	})
 }

@@ -24,6 +24,7 @@ type API struct {
 	metrics *metrics
 	guard   *guard
 	limits  *limits
+	large   *gate // bodies of more than smallBody bytes that are being read or at work
 	mux     *http.ServeMux
 	huma    huma.API
 	routes  map[string]*route // by pattern; read only once made
@@ -46,7 +47,7 @@ func New(c Config, deps Deps, log *zap.Logger, reg prometheus.Registerer) (*API,
 		return nil, fmt.Errorf("api config: %w", err)
 	}
 	a := &API{
-		cfg: c, deps: deps, log: log, metrics: newMetrics(reg), guard: g, limits: newLimits(c),
+		cfg: c, deps: deps, log: log, metrics: newMetrics(reg), guard: g, limits: newLimits(c), large: newGate(largeBodies, 10*largeBodies, c.QueueTimeout),
 		mux: http.NewServeMux(), routes: map[string]*route{},
 	}
 	a.gather = &gatherer{

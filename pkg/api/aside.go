@@ -205,9 +205,10 @@ func (a *Aside) publish(ctx context.Context, batch []ring) {
 	ctx, cancel := context.WithTimeout(ctx, asideTimeout)
 	defer cancel()
 	failed := 0
-	for _, err := range a.deps.Publisher.Publish(ctx, ms) {
+	for i, err := range a.deps.Publisher.Publish(ctx, ms) {
 		if err != nil {
 			failed++
+			a.again(batch[i : i+1])
 			a.deps.Log.Debug("a lazy trigger did not get out; the sweep finds its coupon", zap.Error(err))
 		}
 	}

@@ -171,6 +171,7 @@ func TestLargeBodies(t *testing.T) {
 		require.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
 		require.Contains(t, string(raw), `"too_large"`)
 	}
+	s.ask(api.ScopeOrder, http.MethodPost, "/v1/orders/o/lock", `{"coupon_ids":["1"]`+strings.Repeat(" ", 64<<10)+"}").refused(413, "too_large")
 	s.with("Content-Type", "application/x-www-form-urlencoded").ask(api.ScopeIssue, http.MethodPost, "/v1/grants", `a=b`).refused(415, "bad_request")
 	id := fmt.Sprint(s.template())
 	padded := fmt.Sprintf(`{"grants":[{"grant_key":"k","template_id":"%s","user_id":"u"}]%s}`, id, strings.Repeat(" ", 1<<20-100))

@@ -132,7 +132,7 @@ func (i *Instant) UnmarshalJSON(b []byte) error {
 		return errors.New("must be an instant in RFC 3339 with a zone, or null for never")
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || at.Year() < 1970 || coupon.IsNever(at) {
+	if err != nil || at.Year() < 1970 || coupon.IsNever(coupon.CeilSecond(at)) {
 		return fmt.Errorf("must be an instant in RFC 3339 with a zone, from 1970 on and before 9999-12-31, or null for never, got %q", clip(text))
 	}
 	i.At = at.UTC()

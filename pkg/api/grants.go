@@ -49,7 +49,7 @@ func (a *API) addGrants() {
 		text: "Each grant has a result of its own: one that is refused does not harm the others, and the answer is 200 all the same. " +
 			"A request that cannot be read is refused whole. When the answer is lost or says 503 or 504, send the same grants again: " +
 			"those that were granted answer as repeated, with the same coupons. Requests for a single coupon are put together with others.",
-		scopes: []Scope{ScopeIssue}, mutates: true, ungated: true,
+		scopes: []Scope{ScopeIssue}, mutates: true, large: true, ungated: true,
 	}, a.grantCoupons)
 	register(a, route{
 		id: "getGrant", method: http.MethodGet, path: "/v1/grants/{grant_key}", tag: tagGrants, summary: "Get the coupon of a grant",

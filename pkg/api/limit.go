@@ -26,9 +26,7 @@ func newLimits(c Config) *limits {
 	l := &limits{rates: map[rateKey]*rate.Limiter{}, gates: map[Scope]*gate{}}
 	for _, s := range Scopes() {
 		of := c.Limits.of(s)
-		l.gates[s] = &gate{
-			slots: make(chan struct{}, of.Concurrent), waiting: make(chan struct{}, of.Concurrent+of.Waiting), patience: c.QueueTimeout,
-		}
+		l.gates[s] = newGate(of.Concurrent, of.Waiting, c.QueueTimeout)
 		for _, t := range c.Tokens {
 			if of.PerSecond > 0 {
 				l.rates[rateKey{t.Name, s}] = rate.NewLimiter(rate.Limit(of.PerSecond), of.Burst)
@@ -57,6 +55,10 @@ type gate struct {
 	slots    chan struct{}
 	waiting  chan struct{} // those at work included
 	patience time.Duration
+}
+
+func newGate(slots, waiting int, patience time.Duration) *gate {
+	return &gate{slots: make(chan struct{}, slots), waiting: make(chan struct{}, slots+waiting), patience: patience}
 }
 
 // enter waits for a turn; leave gives it back and must be called if there is no problem. A lender of ctx gets it to lend.

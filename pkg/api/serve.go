@@ -215,17 +215,40 @@ func checkURL(u *url.URL) *Problem {
 	return nil
 }
 
-// body reads the body and puts it back.
+const (
+	smallBody   = 64 << 10 // what any request needs but a batch of grants
+	largeBodies = 16       // that are read at the same time
+)
+
+// body reads the body and puts it back. Bodies are read before their request has its turn, so that a slow client takes
+// nobody's; large ones are few at a time, or their sum would have no bound.
 func (a *API) body(ans *answer, r *http.Request, rt *route) ([]byte, *Problem) {
 	if rt.method == http.MethodGet {
 		r.Body = http.NoBody
 		return nil, nil
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(ans.w, r.Body, a.cfg.MaxBody))
+	most := a.cfg.MaxBody
+	if !rt.large {
+		most = min(most, smallBody)
+	}
+	from := http.MaxBytesReader(ans.w, r.Body, most)
+	body, err := io.ReadAll(io.LimitReader(from, smallBody))
+	if err == nil && len(body) == smallBody && rt.large {
+		leave, p := a.large.enter(r.Context())
+		if p != nil {
+			return nil, p
+		}
+		defer leave()
+	}
+	if err == nil && len(body) == smallBody { // there may be more, or too much
+		var rest []byte
+		rest, err = io.ReadAll(from)
+		body = append(body, rest...)
+	}
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, problem(http.StatusRequestEntityTooLarge, CodeTooLarge, fmt.Sprintf("the body may have %d bytes at most", a.cfg.MaxBody))
+		return nil, problem(http.StatusRequestEntityTooLarge, CodeTooLarge, fmt.Sprintf("the body may have %d bytes at most", most))
 	case err != nil:
 		return nil, problem(http.StatusRequestTimeout, CodeTimeout, "the body did not come in time, or not whole").because(err)
 	}

@@ -14,7 +14,7 @@ import (
 type Wallets interface {
 	Wallet(ctx context.Context, q coupon.WalletQuery) (coupon.Page, error)
 	WalletSummary(ctx context.Context, user string, within time.Duration) (coupon.Summary, error)
-	Usable(ctx context.Context, user string, limit int) ([]coupon.Coupon, time.Time, error)
+	Usable(ctx context.Context, user string, limit int) (cs []coupon.Coupon, more bool, now time.Time, err error)
 }
 
 const (
@@ -143,12 +143,12 @@ func (a *API) bestCoupon(ctx context.Context, in *bestIn) (*bestOut, error) {
 	if err := cart.Validate(); err != nil {
 		return nil, fromJoined(err)
 	}
-	cs, now, err := a.deps.Wallets.Usable(ctx, in.UserID, bestCandidates)
+	cs, more, now, err := a.deps.Wallets.Usable(ctx, in.UserID, bestCandidates)
 	if err != nil {
 		return nil, ofRead(err)
 	}
 	quotes, best := coupon.Best(cart, cs, now)
-	out := Choice{Now: now.UTC(), Others: make([]Offered, 0, min(len(cs), bestShown)), More: len(cs) == bestCandidates}
+	out := Choice{Now: now.UTC(), Others: make([]Offered, 0, min(len(cs), bestShown)), More: more}
 	order := make([]int, len(cs))
 	for i := range order {
 		order[i] = i

@@ -122,9 +122,9 @@ func (is *issue) grant(i int) (coupon.Code, string) {
 	if st.left() == 0 {
 		return coupon.CodeQuotaExhausted, fmt.Sprintf("template_id: the quota of %d of template %d is taken", st.Quota, a.TemplateID)
 	}
-	if st.PerUser > 0 {
+	if st.countsUsers() {
 		u := is.users[userKey{a.TemplateID, a.UserID}]
-		if u.taken+u.added >= st.PerUser {
+		if st.PerUser > 0 && u.taken+u.added >= st.PerUser {
 			return coupon.CodeUserLimit, fmt.Sprintf("user_id: has %d of template %d, at most %d", u.taken+u.added, a.TemplateID, st.PerUser)
 		}
 		u.added++
@@ -138,6 +138,12 @@ func (is *issue) grant(i int) (coupon.Code, string) {
 	is.makers = append(is.makers, i)
 	is.known[a.key] = &granted{hash: a.hash, made: len(is.made)}
 	return "", ""
+}
+
+// countsUsers reports whether a counter is kept for each user: for a limit, and for what comes back to the user. A coupon
+// that gives back what was never counted would let a later limit be exceeded.
+func (s *stock) countsUsers() bool {
+	return s.PerUser > 0 || s.Terms.QuotaBack == coupon.QuotaBackTotalAndUser
 }
 
 // left is how many more the quota allows; -1 for any number.

@@ -175,7 +175,7 @@ func (s *Store) readStock(ctx context.Context, tx querier, is *issue) error {
 		return err
 	}
 	for id, st := range is.stock {
-		if st != nil && st.PerUser > 0 && (before[id] == nil || before[id].PerUser == 0) {
+		if st != nil && st.countsUsers() && (before[id] == nil || !before[id].countsUsers()) {
 			return fmt.Errorf("template %d: limit per user: %w: %w", id, errStockMoved, coupon.ErrContention)
 		}
 	}
@@ -209,13 +209,13 @@ func (s *Store) readTemplates(ctx context.Context, tx querier, is *issue, ids []
 	return nil
 }
 
-// lockUsers locks, and makes where missing, the counters of users whom a template limits, in order. A template whose
+// lockUsers locks, and makes where missing, the counters of users that a template keeps, in order. A template whose
 // quota is taken needs none: it refuses anyway.
 func (s *Store) lockUsers(ctx context.Context, tx querier, is *issue) error {
 	for i := range is.asks {
 		a := &is.asks[i]
 		st := is.stock[a.TemplateID]
-		if a.fault == "" && is.known[a.key] == nil && st != nil && st.PerUser > 0 && (is.lockStock || st.left() != 0) {
+		if a.fault == "" && is.known[a.key] == nil && st != nil && st.countsUsers() && (is.lockStock || st.left() != 0) {
 			is.users[userKey{a.TemplateID, a.UserID}] = &userQuota{}
 		}
 	}

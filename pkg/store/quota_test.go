@@ -252,3 +252,45 @@ func TestQuotaHoldsWhileItComesBack(t *testing.T) {
 		(SELECT COUNT(*) FROM coupon c WHERE c.template_id = q.template_id AND c.user_id = q.user_id AND c.status IN (1,2,3))`, templates[1]))
 	require.LessOrEqual(t, d.Int(t, `SELECT MAX(taken) FROM user_quota`), int64(perUser))
 }
+
+// A coupon that gives back to its user was counted for its user, whether or not there was a limit then: a limit that comes
+// later is not exceeded by what comes back.
+func TestALimitThatComesLaterHolds(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	template := coupon.Template{
+		Name: "t", Rule: coupon.Rule{Kind: coupon.RuleAfter, After: "1h"}, Actor: "test", Reason: "r", Quota: 100,
+		Terms: coupon.Terms{Value: 1, Currency: "CNY", Precision: coupon.Exact, QuotaBack: coupon.QuotaBackTotalAndUser},
+	}
+	id, err := s.CreateTemplate(t.Context(), template)
+	require.NoError(t, err)
+	grant := func(key string) coupon.Granted {
+		out, err := s.Issue(t.Context(), []coupon.Grant{{Key: key, TemplateID: id, UserID: "u"}})
+		require.NoError(t, err)
+		return out[0]
+	}
+	var early []any
+	for _, key := range []string{"a", "b", "c"} {
+		early = append(early, grant(key).CouponID)
+	}
+	template.ID, template.Revision, template.PerUser = id, 1, 4
+	_, err = s.ReviseTemplate(t.Context(), template)
+	require.NoError(t, err)
+	require.NotZero(t, grant("d").CouponID)
+	require.Equal(t, coupon.CodeUserLimit, grant("e").Refused, "those before the limit count")
+
+	d.Exec(t, `UPDATE coupon SET expires_at = UTC_TIMESTAMP(3), due_at = UTC_TIMESTAMP(3) WHERE id IN (?,?,?)`, early...)
+	var triggers []coupon.Trigger
+	for _, id := range early {
+		triggers = append(triggers, coupon.Trigger{Kind: coupon.KindExpire, CouponID: id.(uint64), At: time.Now(), Origin: coupon.OriginLadder, ID: "v"})
+	}
+	_, _, err = s.ExpireBatch(t.Context(), triggers, always)
+	require.NoError(t, err)
+	_, _, err = s.FoldQuota(t.Context(), 100)
+	require.NoError(t, err)
+	for _, key := range []string{"f", "g", "h"} {
+		require.NotZero(t, grant(key).CouponID)
+	}
+	require.Equal(t, coupon.CodeUserLimit, grant("i").Refused)
+}

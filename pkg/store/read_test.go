@@ -185,8 +185,9 @@ func TestWalletIsWhatBruteForceSees(t *testing.T) {
 		got, _ := wallet(rt, s, t, coupon.WalletQuery{UserID: "u", Limit: limit})
 		require.Equal(rt, expectWallet(rows, "u", allStates...), idsOf(got))
 
-		usable, now, err := s.Usable(t.Context(), "u", 1000)
+		usable, more, now, err := s.Usable(t.Context(), "u", 1000)
 		require.NoError(rt, err)
+		require.False(rt, more)
 		require.WithinDuration(rt, time.Now(), now, time.Minute)
 		require.Equal(rt, expectWallet(rows, "u", coupon.Unused), idsOf(usable))
 		sum, err := s.WalletSummary(t.Context(), "u", 5500*time.Second)

@@ -80,17 +80,17 @@ func (s *Store) Wallet(ctx context.Context, q coupon.WalletQuery) (coupon.Page, 
 }
 
 // Usable gives up to limit coupons of a user that are seen as unused, valid or not yet valid, by earliest end; and the
-// database's clock. They are what the best one is chosen from.
-func (s *Store) Usable(ctx context.Context, user string, limit int) ([]coupon.Coupon, time.Time, error) {
+// database's clock. They are what the best one is chosen from; more says that not all were looked at.
+func (s *Store) Usable(ctx context.Context, user string, limit int) (cs []coupon.Coupon, more bool, now time.Time, err error) {
 	if err := (coupon.WalletQuery{UserID: user, Limit: limit}).Validate(); err != nil {
-		return nil, time.Time{}, fmt.Errorf("usable coupons: %w", err)
+		return nil, false, time.Time{}, fmt.Errorf("usable coupons: %w", err)
 	}
 	w := walk{store: s, user: user, limit: limit}
 	page, err := w.page(ctx, sections(coupon.Unused), nil)
 	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("usable coupons: %w", err)
+		return nil, false, time.Time{}, fmt.Errorf("usable coupons: %w", err)
 	}
-	return page.Coupons, page.Now, nil
+	return page.Coupons, w.more, page.Now, nil
 }
 
 // walk is the reading of one page.

@@ -18,6 +18,7 @@ import (
 const (
 	apartCoupons = 40
 	heldRowFor   = 30 * time.Second
+	heldAskers   = 64  // more than the API lets work at once
 	besideHeld   = 120 // coupons of the same template, granted around the held one
 )
 
@@ -149,7 +150,7 @@ func (w *checkout) heldRow(ctx context.Context, s *shop) error {
 		return err
 	}
 	defer impatient.Close()
-	for i := range 4 {
+	for i := range heldAskers {
 		askers.Go(func() error {
 			for asking.Err() == nil && s.Now().Before(release.Add(-4*time.Second)) {
 				_, err := impatient.Lock(asking, "held-"+strconv.Itoa(i), client.Order{UserID: "one", CouponIDs: []string{held}, LockFor: time.Minute})

@@ -15,7 +15,10 @@ func graced(grace time.Duration) func(worker string) map[string]string {
 		if worker != "expirer" {
 			return nil
 		}
-		return map[string]string{"LAPSE__EXPIRY__SWEEP__GRACE": grace.String(), "LAPSE__EXPIRY__SWEEP__INTERVAL": "1s"}
+		return map[string]string{
+			"LAPSE__EXPIRY__SWEEP__GRACE": grace.String(), "LAPSE__EXPIRY__SWEEP__INTERVAL": "1s",
+			"LAPSE__EXPIRY__SWEEP__OUTAGE_GRACE": min(grace, 10*time.Second).String(),
+		}
 	}
 }
 

@@ -25,6 +25,9 @@ func plannedWithin(h time.Duration) func(worker string) map[string]string {
 	}
 }
 
+// planSettles is more than the longest transaction, which a planner waits for after its horizon has changed.
+const planSettles = 5 * time.Second
+
 // planner puts very many coupons into one instant, kills the planner among them, and moves the horizon while grants go on.
 func (w *backstops) planner(ctx context.Context, t *tally) error {
 	n := w.size.planned
@@ -102,7 +105,11 @@ func (w *backstops) moveHorizon(ctx context.Context, s *shop, template string, h
 	if err := s.startAgain(ctx, demo.Publisher); err != nil {
 		return granted, err
 	}
-	for name, horizon := range map[string]time.Duration{"raised": 2 * h, "lowered": h / 2} {
+	for _, to := range []struct {
+		name    string
+		horizon time.Duration
+	}{{"raised", 2 * h}, {"lowered", h / 2}} {
+		name, horizon := to.name, to.horizon
 		if err := s.Fleet().StopOne(ctx, demo.Publisher); err != nil {
 			return granted, err
 		}
@@ -116,6 +123,12 @@ func (w *backstops) moveHorizon(ctx context.Context, s *shop, template string, h
 		}
 		w.cfg.View.Step("the horizon is " + name)
 		if err := grant(name); err != nil {
+			return granted, err
+		}
+		if err := pause(ctx, planSettles); err != nil {
+			return granted, err
+		}
+		if err := grant(name + "-and-settled"); err != nil {
 			return granted, err
 		}
 	}
@@ -168,7 +181,12 @@ func (w *backstops) clock(ctx context.Context, t *tally) (err error) {
 		want(t, "expired_meanwhile", e.expired, Equal, 0)
 		want(t, "early", e.early, Equal, 0)
 		// It goes on once the clock is right: coupons that end now expire.
-		soon := s.soon(5 * time.Second)
+		// The audit's own reading may be of the hour ahead.
+		var now time.Time
+		if err := s.DB().QueryRowContext(ctx, "SELECT UTC_TIMESTAMP(3)").Scan(&now); err != nil {
+			return fmt.Errorf("reading the clock: %w", err)
+		}
+		soon := now.Add(6 * time.Second).Truncate(time.Second)
 		more, err := s.grant(ctx, template, n, func(i int, g *client.Grant) { g.ExpiresAt, g.GrantKey = &soon, fmt.Sprintf("after-%d", i) })
 		if err != nil {
 			return err

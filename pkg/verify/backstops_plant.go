@@ -74,7 +74,7 @@ func (s *shop) plant(ctx context.Context, p planted) (first, end int, err error)
 			return 0, 0, fmt.Errorf("planting: %w", err)
 		}
 	}
-	if first, err = countIn(ctx, s.DB(), "SELECT COALESCE(MAX(id), 0) + 1 FROM coupon"); err != nil {
+	if first, err = countIn(ctx, s.DB(), "SELECT 1 + GREATEST((SELECT COALESCE(MAX(id), 0) FROM coupon), (SELECT COALESCE(MAX(id), 0) FROM coupon_archive))"); err != nil {
 		return 0, 0, err
 	}
 	version := map[int]int{statusUnused: 1, statusExpired: 2, statusUsed: 3}[p.status]

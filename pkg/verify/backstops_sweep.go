@@ -3,11 +3,13 @@ package verify
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/client"
@@ -145,10 +147,20 @@ func (s *shop) startAgain(ctx context.Context, workers ...string) error {
 	return s.dial()
 }
 
+// daytime is the environment of expirers outside of their quiet hours.
+func daytime(worker string) map[string]string {
+	if worker != demo.Expirer {
+		return nil
+	}
+	return map[string]string{
+		"LAPSE__EXPIRY__SWEEP__QUIET_WINDOWS": "never", "LAPSE__EXPIRY__SWEEP__RATE_OUTSIDE": "300", "LAPSE__LOG__LEVEL": "warn",
+	}
+}
+
 // sweepBadRows lets three expirers sweep, with rows at the head of the index that the database refuses to change, while orders
 // lock and redeem.
 func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
-	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) (err error) {
+	return w.open(ctx, t, opening{env: daytime}, func(ctx context.Context, s *shop) (err error) {
 		template, err := s.template(ctx, nil)
 		if err != nil {
 			return err
@@ -177,8 +189,8 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 		refuse := `CREATE TRIGGER verify_refuse BEFORE UPDATE ON coupon FOR EACH ROW
 			BEGIN IF NEW.id >= ` + strconv.Itoa(bad) + ` AND NEW.id < ` + strconv.Itoa(bad+badRows) + ` THEN
 			SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused by the verification'; END IF; END`
-		if _, err := s.DB().ExecContext(ctx, refuse); err != nil {
-			return fmt.Errorf("making rows that cannot be changed: %w", err)
+		if err := w.trigger(ctx, s, refuse); err != nil {
+			return err
 		}
 		stock, err := s.fill(ctx, template, "during", int(w.size.pace*pairsFor.Seconds()))
 		if err != nil {
@@ -189,7 +201,7 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 			if name == demo.Expirer {
 				err = s.Start(ctx, name)
 			} else {
-				err = s.Add(ctx, w.cfg.Bin, name, demo.Expirer, map[string]string{"LAPSE__LOG__LEVEL": "warn"})
+				err = s.Add(ctx, w.cfg.Bin, name, demo.Expirer, daytime(demo.Expirer))
 			}
 			if err != nil {
 				return err
@@ -211,9 +223,29 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 		}
 		want(t, "bad_rows_left_alone", left, Equal, badRows)
 		s.besides("checkout", before, during)
-		_, err = s.DB().ExecContext(ctx, "DROP TRIGGER verify_refuse")
+		return nil
+	})
+}
+
+// trigger makes a trigger in the installation's database, which only the server's administrator may. It goes with the database.
+func (w *backstops) trigger(ctx context.Context, s *shop, statement string) error {
+	c, err := mysql.ParseDSN(s.DSN())
+	if err != nil {
+		return errors.New("the installation's address is malformed")
+	}
+	root := walk{cfg: w.cfg}
+	err = root.asRoot(func(db *sql.DB) error {
+		db.SetMaxOpenConns(1) // USE is the session's
+		_, err := db.ExecContext(ctx, "USE "+c.DBName)
+		if err == nil {
+			_, err = db.ExecContext(ctx, statement)
+		}
 		return err
 	})
+	if err != nil {
+		return fmt.Errorf("making rows that cannot be changed: %w", err)
+	}
+	return nil
 }
 
 // paceFor does pairs of lock and redeem for a while.

@@ -58,7 +58,7 @@ func TestTheDocumentHasFieldsAndSections(t *testing.T) {
 	for name := range fields {
 		require.Contains(t, string(doc), "| `"+name+"` |")
 	}
-	for _, section := range slices.Concat(verify.WalkSections(), verify.CheckoutSections()) {
+	for _, section := range slices.Concat(verify.WalkSections(), verify.CheckoutSections(), verify.BackstopsSections()) {
 		require.Regexp(t, "(?m)^\\|[^|]*`"+section+"`[^|]*\\|", string(doc))
 	}
 }
@@ -72,6 +72,9 @@ func TestBadConfigurationsAreNamed(t *testing.T) {
 	require.NoError(t, verify.Config{Coupons: 100, Only: verify.WalkSections()}.Validate())
 	require.Equal(t, "kill-broker", verify.WalkSections()[len(verify.WalkSections())-1], "what takes the broker from everybody comes last")
 	require.NotContains(t, strings.Join(slices.Concat(verify.WalkSections(), verify.CheckoutSections()), ""), ",")
+	_, err = verify.Backstops(t.Context(), verify.Config{Only: []string{"rain"}}, "huge")
+	require.ErrorContains(t, err, `scale: must be small or full, got "huge"`)
+	require.ErrorContains(t, err, "only: must be of rebuild,")
 	_, err = verify.Checkout(t.Context(), verify.Config{Only: []string{"speed", "rain"}})
 	require.ErrorContains(t, err, "only: must be of parallel-locks,")
 	require.ErrorContains(t, err, `got "rain"`)

@@ -44,8 +44,9 @@ demo: stack build ## ten thousand coupons expire on the second, and are audited
 	bin/lapsectl demo --coupons 10000 --users 3000 --over 30s --keep
 
 .PHONY: verify
-verify: stack build ## the promises of the walk as checks from outside, about 12 minutes
+verify: stack build ## what must hold of the walk and of checkout, as checks from outside, about half an hour
 	bin/lapsectl verify walk
+	bin/lapsectl verify checkout
 
 .PHONY: test
 test: stack ## every test, with the race detector, against the real servers

@@ -13,13 +13,13 @@ type Config struct {
 	Batch       int           `koanf:"batch"`       // deliveries handled at once, at most; default 64
 	Linger      time.Duration `koanf:"linger"`      // how long the first delivery of a batch waits for others; default 5ms
 	Prefetch    int           `koanf:"prefetch"`    // deliveries in memory, each up to 1 MiB; default 512
-	Concurrency int           `koanf:"concurrency"` // batches side by side; default 2
+	Concurrency int           `koanf:"concurrency"` // batches side by side; above 1 what comes in order may be done out of it; default 1
 	Parallel    int           `koanf:"parallel"`    // orders of one batch side by side, each a transaction; default 4
 }
 
 // DefaultConfig gives the documented defaults.
 func DefaultConfig() Config {
-	return Config{Batch: 64, Linger: 5 * time.Millisecond, Prefetch: 512, Concurrency: 2, Parallel: 4}
+	return Config{Batch: 64, Linger: 5 * time.Millisecond, Prefetch: 512, Concurrency: 1, Parallel: 4}
 }
 
 // Validate reports every fault, each beginning with the field's name.

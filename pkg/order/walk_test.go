@@ -79,7 +79,7 @@ func TestTheOrderOfArrivalDoesNotMatter(t *testing.T) {
 	}
 	w.publish(t, events...)
 	c := order.DefaultConfig()
-	c.Concurrency, c.Batch = 1, 16 // the order of arrival is the order of the queue
+	c.Batch = 16 // and one after the other: the order of arrival is the order of the queue
 	w.consumer(t, w.client, w.publisher, c)
 	w.drained(t)
 	for _, s := range scenarios {

@@ -10,7 +10,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/quiet"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // Rows is what the archive needs of the database.
@@ -77,35 +79,16 @@ func New(c Config, shard Shard, rows Rows, log *zap.Logger, reg prometheus.Regis
 	return a, nil
 }
 
-// Run archives in quiet hours until ctx ends, once through each time; the hours are by the database's clock. The database
-// being away is reported once, until a look succeeds again.
+// Run archives in quiet hours until ctx ends, once through each time; the hours are by the database's clock.
 func (a *Archiver) Run(ctx context.Context) error {
 	window, err := quiet.Parse(a.config.Window)
 	if err != nil {
 		return fmt.Errorf("archive: window: %w", err)
 	}
 	var done time.Time // the end of the window in which everything was gone through
-	failing := ""
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-pause.C:
-		}
-		err := a.look(ctx, window, &done)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil:
-			failing = ""
-		case err.Error() != failing:
-			failing = err.Error()
-			a.log.Warn("archive stopped early", zap.Error(err))
-		}
-		pause.Reset(a.config.Interval)
-	}
+	tell := telemetry.NewRepeats(a.log, time.Hour, time.Now).Tell("archive stopped early", "archive goes on")
+	look := func(ctx context.Context) error { return a.look(ctx, window, &done) }
+	return lifecycle.Every(ctx, a.config.Interval, look, tell) //nolint:wrapcheck // nil
 }
 
 // look makes a pass if the hours are quiet and none was completed in them, and gauges the lag.
@@ -268,12 +251,8 @@ func (a *Archiver) prune(ctx context.Context, now time.Time, r *Report) error {
 
 // pay waits until so many may be done at the rate, or ctx ends.
 func (a *Archiver) pay(ctx context.Context, n int) error {
-	pause := time.NewTimer(a.limit.ReserveN(time.Now(), n).Delay())
-	defer pause.Stop()
-	select {
-	case <-ctx.Done():
-		return fmt.Errorf("wait for max_rate: %w", context.Cause(ctx))
-	case <-pause.C:
-		return nil
+	if err := lifecycle.Sleep(ctx, a.limit.ReserveN(time.Now(), n).Delay()); err != nil {
+		return fmt.Errorf("wait for max_rate: %w", err)
 	}
+	return nil
 }

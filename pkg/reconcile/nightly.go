@@ -9,7 +9,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/quiet"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // Nights is what tells pods which of them reconciles tonight.
@@ -57,34 +59,16 @@ func (n *Nightly) show(kinds []Kind) {
 	}
 }
 
-// Run reconciles until ctx ends. The database being away is reported once, until a look succeeds again.
+// Run reconciles until ctx ends.
 func (n *Nightly) Run(ctx context.Context) error {
 	window, err := quiet.Parse(n.config.Window)
 	if err != nil {
 		return fmt.Errorf("reconcile: window: %w", err)
 	}
 	var done time.Time // the end of the window that was decided about
-	failing := ""
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
-		err := n.look(ctx, window, &done)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil:
-			failing = ""
-		case err.Error() != failing:
-			failing = err.Error()
-			n.log.Warn("reconciliation stopped early", zap.Error(err))
-		}
-		timer.Reset(n.config.Interval)
-	}
+	tell := telemetry.NewRepeats(n.log, time.Hour, time.Now).Tell("reconciliation stopped early", "reconciliation goes on")
+	look := func(ctx context.Context) error { return n.look(ctx, window, &done) }
+	return lifecycle.Every(ctx, n.config.Interval, look, tell) //nolint:wrapcheck // nil
 }
 
 // look reconciles if the hours are quiet and no pod has begun in them.

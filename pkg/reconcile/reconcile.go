@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // Books is what is read of the database. Each call is one statement, or one short snapshot.
@@ -177,7 +178,7 @@ func (r *run) walk(ctx context.Context) error {
 		mine := r.Of < 2 || n%r.Of == r.Part
 		g.Go(func() error { return r.ranged(gctx, low, high, mine) })
 		at = high
-		if r.Slow && pause(gctx, r.Pause) != nil {
+		if r.Slow && lifecycle.Sleep(gctx, r.Pause) != nil {
 			break // Wait tells why, or the caller's context does
 		}
 	}
@@ -185,17 +186,6 @@ func (r *run) walk(ctx context.Context) error {
 		return err
 	}
 	return ctx.Err() //nolint:wrapcheck // says it all
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
 }
 
 // suspectsOfRange bounds what one range can give.

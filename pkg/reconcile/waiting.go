@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 const (
@@ -35,7 +36,7 @@ func (r *run) users(ctx context.Context) error {
 			return nil
 		}
 		template, user = last.Template, last.UserID
-		if r.Slow && pause(ctx, r.Pause) != nil {
+		if r.Slow && lifecycle.Sleep(ctx, r.Pause) != nil {
 			return context.Cause(ctx)
 		}
 	}

@@ -69,6 +69,17 @@ func (r *Repeats) Recovered(msg string, fields ...zap.Field) {
 	r.logger.Info(msg, fields...)
 }
 
+// Tell gives what takes in each outcome of a loop: failed is said of an error, recovered of the first success after one.
+func (r *Repeats) Tell(failed, recovered string) func(error) {
+	return func(err error) {
+		if err != nil {
+			r.Failed(failed, err)
+		} else {
+			r.Recovered(recovered)
+		}
+	}
+}
+
 // withoutDigits replaces each run of digits by one mark.
 func withoutDigits(s string) string {
 	out := make([]byte, 0, len(s))

@@ -218,6 +218,9 @@ func checkURL(u *url.URL) *Problem {
 const (
 	smallBody   = 64 << 10 // what any request needs but a batch of grants
 	largeBodies = 16       // that are read at the same time
+	// drained is what is thrown away of a body that is too large: who sends it whole before reading anything would else be
+	// hung up on, and never hear why.
+	drained = 32 << 20
 )
 
 // body reads the body and puts it back. Bodies are read before their request has its turn, so that a slow client takes
@@ -248,11 +251,13 @@ func (a *API) body(ans *answer, r *http.Request, rt *route) ([]byte, *Problem) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
+		_, _ = io.CopyN(io.Discard, r.Body, drained)
 		return nil, problem(http.StatusRequestEntityTooLarge, CodeTooLarge, fmt.Sprintf("the body may have %d bytes at most", most))
 	case err != nil:
 		return nil, problem(http.StatusRequestTimeout, CodeTimeout, "the body did not come in time, or not whole").because(err)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.Header.Set("Content-Type", strings.ToLower(r.Header.Get("Content-Type"))) // huma takes media types to have a case
 	return body, nil
 }
 

@@ -290,13 +290,13 @@ func (w *backstops) archived(ctx context.Context, s *shop, template, prefix stri
 	return first, end, err
 }
 
-// aheadBy makes new sessions of the installation's database read another clock, and cuts those that are; back undoes it.
+// aheadBy makes new sessions of the installation's database read another clock, and cuts those that are; back undoes it, whatever
+// became of ctx.
 func (w *backstops) aheadBy(ctx context.Context, s *shop, by time.Duration) (back func() error, err error) {
 	c, err := mysql.ParseDSN(s.DSN())
 	if err != nil {
 		return nil, errors.New("the installation's address is malformed")
 	}
-	root := walk{cfg: w.cfg}
 	was := ""
 	cut := func(ctx context.Context, db *sql.DB) error {
 		ids, err := sessionsOf(ctx, db, c.DBName)
@@ -311,20 +311,24 @@ func (w *backstops) aheadBy(ctx context.Context, s *shop, by time.Duration) (bac
 	set := func(value string) error {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), rootLimit)
 		defer cancel()
-		return root.asRoot(func(db *sql.DB) error {
+		return w.cfg.asRoot(func(db *sql.DB) error {
 			if _, err := db.ExecContext(limited, "SET GLOBAL init_connect = ?", value); err != nil {
 				return fmt.Errorf("setting the clock of new sessions: %w", err)
 			}
 			return cut(limited, db)
 		})
 	}
-	err = root.asRoot(func(db *sql.DB) error { return db.QueryRowContext(ctx, "SELECT @@GLOBAL.init_connect").Scan(&was) })
+	err = w.cfg.asRoot(func(db *sql.DB) error { return db.QueryRowContext(ctx, "SELECT @@GLOBAL.init_connect").Scan(&was) })
 	if err != nil {
 		return nil, fmt.Errorf("asking for what new sessions begin with: %w", err)
 	}
 	w.cfg.View.Step(fmt.Sprintf("the database's clock reads %s ahead, for new sessions of this installation", by))
 	ahead := fmt.Sprintf("SET timestamp = IF(DATABASE() = '%s', UNIX_TIMESTAMP() + %d, 0)", c.DBName, int(by.Seconds()))
-	return func() error { return set(was) }, set(ahead)
+	back = func() error { return set(was) }
+	if err := set(ahead); err != nil {
+		return nil, errors.Join(err, back()) // it may have been set all the same
+	}
+	return back, nil
 }
 
 // sessionsOf gives the connections that work in a database.

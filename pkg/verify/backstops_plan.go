@@ -149,35 +149,16 @@ func (w *backstops) clock(ctx context.Context, t *tally) (err error) {
 			return err
 		}
 		first, last := atoi(ids[0]), atoi(ids[n-1])+1
-		back, err := w.aheadBy(ctx, s, time.Hour)
+		stopped, code, err := w.anHourAhead(ctx, s)
 		if err != nil {
-			return err
-		}
-		stopped := false
-		limit, cancel := context.WithTimeout(ctx, 30*time.Second)
-		defer cancel()
-		err = until(limit, func() (bool, error) {
-			said, err := w.lapsectl(limit, s, nil, "clock", "status", "--json")
-			stopped = said.code == 1
-			return stopped, err
-		})
-		if err != nil && ctx.Err() != nil {
-			return err
-		}
-		status, err := w.lapsectl(ctx, s, nil, "status", "--json")
-		if err != nil {
-			return err
-		}
-		err = pause(ctx, 10*time.Second)
-		if err := errors.Join(err, back()); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, first, last)
 		if err != nil {
 			return err
 		}
-		want(t, "stopped", btoi(stopped), Equal, 1)
-		want(t, "status_exit", status.code, Equal, 1)
+		want(t, "stopped", boolean(stopped), Equal, 1)
+		want(t, "status_exit", code, Equal, 1)
 		want(t, "expired_meanwhile", e.expired, Equal, 0)
 		want(t, "early", e.early, Equal, 0)
 		// It goes on once the clock is right: coupons that end now expire.
@@ -204,9 +185,26 @@ func (w *backstops) clock(ctx context.Context, t *tally) (err error) {
 	})
 }
 
-func btoi(b bool) int {
-	if b {
-		return 1
+// anHourAhead sets the clock ahead for a while: whether the expirer was seen to stop, and the exit code of status.
+func (w *backstops) anHourAhead(ctx context.Context, s *shop) (stopped bool, code int, err error) {
+	back, err := w.aheadBy(ctx, s, time.Hour)
+	if err != nil {
+		return false, 0, err
 	}
-	return 0
+	defer func() { err = errors.Join(err, back()) }()
+	limit, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	err = until(limit, func() (bool, error) {
+		said, err := w.lapsectl(limit, s, nil, "clock", "status", "--json")
+		stopped = said.code == 1
+		return stopped, err
+	})
+	if err != nil && (ctx.Err() != nil || limit.Err() == nil) {
+		return false, 0, err
+	}
+	status, err := w.lapsectl(ctx, s, nil, "status", "--json")
+	if err != nil {
+		return false, 0, err
+	}
+	return stopped, status.code, pause(ctx, 10*time.Second)
 }

@@ -74,7 +74,7 @@ func (w *backstops) status(ctx context.Context, t *tally) (err error) {
 				name = "nothing"
 			}
 			w.cfg.View.Step(fmt.Sprintf("%s slowed: status names %q", name, named))
-			want(t, name+"_slowed_named", btoi(named == part.name), Equal, 1)
+			want(t, name+"_slowed_named", boolean(named == part.name), Equal, 1)
 			if part.name != "" {
 				want(t, name+"_slowed_exit", code, Equal, 1)
 			}
@@ -99,7 +99,7 @@ func (w *backstops) status(ctx context.Context, t *tally) (err error) {
 			return err
 		}
 		want(t, "without_workers_exit", none.code, Equal, 1)
-		want(t, "without_workers_said", btoi(len(x.Attention) > 0 && x.Attention[0] == "no worker runs"), Equal, 1)
+		want(t, "without_workers_said", boolean(len(x.Attention) > 0 && x.Attention[0] == "no worker runs"), Equal, 1)
 		return nil
 	})
 }

@@ -107,12 +107,12 @@ func (w *walk) zones(ctx context.Context, t *tally) (err error) {
 const rootLimit = 15 * time.Second
 
 // asRoot gives a connection of the database's administrator.
-func (w *walk) asRoot(do func(*sql.DB) error) error {
-	c, err := mysql.ParseDSN(w.cfg.Stack.RootDSN.Reveal())
+func (c Config) asRoot(do func(*sql.DB) error) error {
+	address, err := mysql.ParseDSN(c.Stack.RootDSN.Reveal())
 	if err != nil {
 		return errors.New("STACK_MYSQL_ROOT_DSN is malformed")
 	}
-	connector, err := mysql.NewConnector(c)
+	connector, err := mysql.NewConnector(address)
 	if err != nil {
 		return fmt.Errorf("database address: %w", err)
 	}
@@ -131,7 +131,7 @@ func (w *walk) moveDatabase(ctx context.Context, zone string) (back func() error
 	}
 	ask, cancel := context.WithTimeout(ctx, rootLimit)
 	defer cancel()
-	err = w.asRoot(func(db *sql.DB) error {
+	err = w.cfg.asRoot(func(db *sql.DB) error {
 		if err := db.QueryRowContext(ask, "SELECT @@GLOBAL.time_zone").Scan(&was); err != nil {
 			return fmt.Errorf("asking for the database server's time zone: %w", err)
 		}
@@ -140,7 +140,7 @@ func (w *walk) moveDatabase(ctx context.Context, zone string) (back func() error
 	back = func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rootLimit)
 		defer cancel()
-		return w.asRoot(func(db *sql.DB) error { return set(ctx, db, was) })
+		return w.cfg.asRoot(func(db *sql.DB) error { return set(ctx, db, was) })
 	}
 	if err != nil && was != "" { // it may have been set all the same
 		err = errors.Join(err, back())
@@ -153,7 +153,7 @@ func (w *walk) zoneOfDatabase(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, rootLimit)
 	defer cancel()
 	var minutes int
-	err := w.asRoot(func(db *sql.DB) error {
+	err := w.cfg.asRoot(func(db *sql.DB) error {
 		return db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MINUTE, UTC_TIMESTAMP(), NOW())").Scan(&minutes)
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -30,19 +31,11 @@ const (
 	TypeRedeemRefused = "coupon.redeem_refused.v1"
 )
 
-// The routing keys of events: the type without its version.
+// The routing keys of events: the type without its version. Those of a coupon's
+// life come from Transition.
 const (
-	KeyGrant    = "coupon.grant"
-	KeyIssued   = "coupon.issued"
-	KeyRefused  = "coupon.refused"
-	KeyLocked   = "coupon.locked"
-	KeyReleased = "coupon.released"
-	KeyUsed     = "coupon.used"
-	KeyRefunded = "coupon.refunded"
-	KeyExtended = "coupon.extended"
-	KeyVoided   = "coupon.voided"
-	KeyExpired  = "coupon.expired"
-
+	KeyGrant         = "coupon.grant"
+	KeyRefused       = "coupon.refused"
 	KeyRedeemRefused = "coupon.redeem_refused"
 )
 
@@ -81,42 +74,22 @@ func (c *Codec) Source() string { return c.source }
 // transition. It fails for a transition that the contract has no event for:
 // nothing may change a coupon unheard.
 func (c *Codec) Transition(t coupon.Transition) (key, id string, body []byte, err error) {
-	waiting := t.From == coupon.Unused || t.From == coupon.Locked
+	s, ok := stepOf(&t)
 	switch {
-	case t.From == 0 && t.To == coupon.Unused:
-		id, body = c.issued(&t)
-		return KeyIssued, id, body, nil
-	case waiting && t.From == t.To && !t.Previous.IsZero():
-		id, body = c.extended(&t)
-		return KeyExtended, id, body, nil
-	case waiting && t.To == coupon.Locked:
-		id, body = c.locked(&t)
-		return KeyLocked, id, body, nil
-	case t.From == coupon.Locked && t.To == coupon.Unused:
-		id, body = c.released(&t)
-		return KeyReleased, id, body, nil
-	case waiting && t.To == coupon.Used:
-		id, body = c.used(&t)
-		return KeyUsed, id, body, nil
-	case t.From == coupon.Used && t.To == coupon.Unused:
-		id, body = c.refunded(&t)
-		return KeyRefunded, id, body, nil
-	case (waiting || t.From == coupon.Used) && t.To == coupon.Expired:
-		if coupon.IsNever(t.ExpiresAt) {
-			return "", "", nil, fmt.Errorf("event of version %d: a coupon without an end cannot expire", t.Version)
-		}
-		id, body = c.expired(&t)
-		return KeyExpired, id, body, nil
-	case waiting && t.To == coupon.Voided:
-		id, body = c.voided(&t)
-		return KeyVoided, id, body, nil
-	default:
+	case !ok:
 		return "", "", nil, fmt.Errorf("event of version %d: none is defined for %s to %s", t.Version, t.From, t.To)
+	case s.ends && coupon.IsNever(t.ExpiresAt):
+		return "", "", nil, fmt.Errorf("event of version %d: a coupon without an end cannot expire", t.Version)
+	case s.from == nil:
+		id, body = c.issued(&t)
+	default:
+		id, body = c.moved(&t, s)
 	}
+	return s.key(), id, body, nil
 }
 
 func (c *Codec) issued(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeIssued, "issued")
+	w, id := c.ofCoupon(t, TypeIssued)
 	w.field("grant_key", t.GrantKey)
 	w.field("issuer", t.Issuer)
 	w.number("revision", int64(t.Terms.Revision))
@@ -126,10 +99,12 @@ func (c *Codec) issued(t *coupon.Transition) (string, []byte) {
 	return id, w.money(t.Terms).close()
 }
 
-// ofCoupon starts an event of a coupon with the data that all of them have.
-func (c *Codec) ofCoupon(t *coupon.Transition, typ, what string) (*writer, string) {
+// ofCoupon starts an event of a coupon with the data that all of them have. Its
+// id ends in the second word of its type.
+func (c *Codec) ofCoupon(t *coupon.Transition, typ string) (*writer, string) {
 	couponID := strconv.FormatUint(t.CouponID, 10)
-	id := couponID + ":" + strconv.FormatUint(uint64(t.Version), 10) + ":" + what
+	name, _ := splitVersion(typ)
+	id := couponID + ":" + strconv.FormatUint(uint64(t.Version), 10) + ":" + strings.TrimPrefix(name, "coupon.")
 	w := c.begin(envelope{typ: typ, id: id, subject: "coupon/" + couponID, at: t.At, user: t.UserID, trace: t.Trace})
 	w.field("coupon_id", couponID)
 	w.field("user_id", t.UserID)

@@ -251,7 +251,7 @@ func TestExpiredRoundTrip(t *testing.T) {
 		tr := anyExpiry(t)
 		key, id, body, err := c.Transition(tr)
 		require.NoError(t, err)
-		require.Equal(t, event.KeyExpired, key)
+		require.Equal(t, "coupon.expired", key)
 		require.NoError(t, validate(s, body))
 		got, err := event.DecodeExpired(body)
 		require.NoError(t, err)

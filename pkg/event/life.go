@@ -2,84 +2,74 @@ package event
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-// The events of the steps after the grant. Each says from which state, by which cause, and the end that holds now.
-
-func (c *Codec) locked(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeLocked, "locked")
-	w.field("from", t.From.String()) // locked: its own order renewed it
-	w.field("order_id", t.OrderID)
-	w.expiresAt(t.ExpiresAt)
-	w.instant("lock_until", t.LockUntil, seconds)
-	w.instant("locked_at", t.At, milliseconds)
-	return id, w.acted(t)
+// step is one step of a coupon's life, as its event tells of it.
+type step struct {
+	typ   string
+	at    string          // the field that says when
+	from  []coupon.Status // that it may leave; none: it is the grant, which has no such field
+	to    coupon.Status   // zero: the state stays, and the end moves
+	order bool            // it is an order's, and names it
+	ends  bool            // it has an end always
 }
 
-func (c *Codec) released(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeReleased, "released")
+//nolint:gochecknoglobals // a constant list
+var steps = [...]step{
+	{typ: TypeIssued, at: "granted_at", to: coupon.Unused},
+	{typ: TypeLocked, at: "locked_at", from: []coupon.Status{coupon.Unused, coupon.Locked}, to: coupon.Locked, order: true},
+	{typ: TypeReleased, at: "released_at", from: []coupon.Status{coupon.Locked}, to: coupon.Unused},
+	{typ: TypeUsed, at: "used_at", from: []coupon.Status{coupon.Unused, coupon.Locked}, to: coupon.Used, order: true},
+	{typ: TypeRefunded, at: "refunded_at", from: []coupon.Status{coupon.Used}, to: coupon.Unused, order: true},
+	{typ: TypeExtended, at: "extended_at", from: []coupon.Status{coupon.Unused, coupon.Locked}},
+	{typ: TypeVoided, at: "voided_at", from: []coupon.Status{coupon.Unused, coupon.Locked}, to: coupon.Voided},
+	{typ: TypeExpired, at: "expired_at", from: []coupon.Status{coupon.Unused, coupon.Locked, coupon.Used}, to: coupon.Expired, ends: true},
+}
+
+// stepOf gives the step that a transition is.
+func stepOf(t *coupon.Transition) (step, bool) {
+	moved := t.From == t.To && !t.Previous.IsZero()
+	for _, s := range steps {
+		left := s.from == nil && t.From == 0 || slices.Contains(s.from, t.From)
+		if left && moved == (s.to == 0) && (moved || s.to == t.To) {
+			return s, true
+		}
+	}
+	return step{}, false
+}
+
+// key is the routing key: the type without its version.
+func (s step) key() string {
+	key, _ := splitVersion(s.typ)
+	return key
+}
+
+// moved writes the event of a step after the grant: from which state, by whom and why, and the end that holds now.
+func (c *Codec) moved(t *coupon.Transition, s step) (string, []byte) {
+	w, id := c.ofCoupon(t, s.typ)
 	w.field("from", t.From.String())
-	w.optional("order_id", t.OrderID)
+	if s.to == 0 { // a lock, and its order, stay as they are
+		w.end("previous_expires_at", t.Previous)
+	} else {
+		w.optional("order_id", t.OrderID)
+	}
 	w.expiresAt(t.ExpiresAt)
-	w.instant("released_at", t.At, milliseconds)
-	return id, w.acted(t)
-}
-
-func (c *Codec) used(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeUsed, "used")
-	w.field("from", t.From.String())
-	w.field("order_id", t.OrderID)
-	w.expiresAt(t.ExpiresAt)
-	w.instant("used_at", t.At, milliseconds)
-	return id, w.acted(t)
-}
-
-func (c *Codec) refunded(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeRefunded, "refunded")
-	w.field("from", t.From.String())
-	w.field("order_id", t.OrderID)
-	w.expiresAt(t.ExpiresAt)
-	w.instant("refunded_at", t.At, milliseconds)
-	return id, w.acted(t)
-}
-
-func (c *Codec) extended(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeExtended, "extended")
-	w.field("from", t.From.String()) // and it stays so
-	w.end("previous_expires_at", t.Previous)
-	w.expiresAt(t.ExpiresAt)
-	w.instant("extended_at", t.At, milliseconds)
-	return id, w.acted(t)
-}
-
-func (c *Codec) voided(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeVoided, "voided")
-	w.field("from", t.From.String())
-	w.optional("order_id", t.OrderID)
-	w.expiresAt(t.ExpiresAt)
-	w.instant("voided_at", t.At, milliseconds)
-	return id, w.acted(t)
-}
-
-func (c *Codec) expired(t *coupon.Transition) (string, []byte) {
-	w, id := c.ofCoupon(t, TypeExpired, "expired")
-	w.field("from", t.From.String())
-	w.optional("order_id", t.OrderID)
-	w.expiresAt(t.ExpiresAt)
-	w.instant("expired_at", t.At, milliseconds)
-	w.number("lateness_ms", t.Lateness().Milliseconds())
+	if s.to == coupon.Locked {
+		w.instant("lock_until", t.LockUntil, seconds)
+	}
+	w.instant(s.at, t.At, milliseconds)
+	if s.to == coupon.Expired {
+		w.number("lateness_ms", t.Lateness().Milliseconds())
+	}
 	w.field("cause", string(t.Cause))
+	if s.to != coupon.Expired {
+		w.optional("reason", t.Reason)
+	}
 	return id, w.money(t.Terms).close()
-}
-
-// acted ends an event with why it came about, and the coupon's worth.
-func (w *writer) acted(t *coupon.Transition) []byte {
-	w.field("cause", string(t.Cause))
-	w.optional("reason", t.Reason)
-	return w.money(t.Terms).close()
 }
 
 // RedeemRefused gives routing key, id and body of the event of a paid order whose coupon cannot be redeemed. The id is

@@ -36,36 +36,11 @@ func (l Life) Renewed() bool { return l.Type == TypeLocked && l.From == coupon.L
 // Moved reports whether an operator moved the coupon's end.
 func (l Life) Moved() bool { return l.Type == TypeExtended }
 
-// step is what distinguishes the events of a coupon's life.
-type step struct {
-	typ   string
-	at    string          // the field that says when
-	from  []coupon.Status // that it may leave; none: it is the grant, which has no such field
-	to    coupon.Status   // zero: the state stays
-	order bool            // it is an order's, and names it
-	ends  bool            // it has an end always
-}
-
-func steps() []step {
-	waiting := []coupon.Status{coupon.Unused, coupon.Locked}
-	return []step{
-		{typ: TypeIssued, at: "granted_at", to: coupon.Unused},
-		{typ: TypeLocked, at: "locked_at", from: waiting, to: coupon.Locked, order: true},
-		{typ: TypeReleased, at: "released_at", from: []coupon.Status{coupon.Locked}, to: coupon.Unused},
-		{typ: TypeUsed, at: "used_at", from: waiting, to: coupon.Used, order: true},
-		{typ: TypeRefunded, at: "refunded_at", from: []coupon.Status{coupon.Used}, to: coupon.Unused, order: true},
-		{typ: TypeExtended, at: "extended_at", from: waiting},
-		{typ: TypeVoided, at: "voided_at", from: waiting, to: coupon.Voided},
-		{typ: TypeExpired, at: "expired_at", from: []coupon.Status{coupon.Unused, coupon.Locked, coupon.Used}, to: coupon.Expired, ends: true},
-	}
-}
-
 // LifeTypes are the types of event that DecodeLife reads: one for every step of a coupon's life.
 func LifeTypes() []string {
-	all := steps()
-	types := make([]string, len(all))
-	for i := range all {
-		types[i] = all[i].typ
+	types := make([]string, len(steps))
+	for i := range steps {
+		types[i] = steps[i].typ
 	}
 	return types
 }
@@ -93,7 +68,7 @@ func decodeLife(body []byte) (Life, error) {
 		return Life{}, err
 	}
 	var s step
-	for _, s = range steps() {
+	for _, s = range steps {
 		if s.typ == in.typ {
 			break
 		}

@@ -23,7 +23,7 @@ type Marker interface {
 }
 
 // Marks knows how far the ladder has come on one due queue: the smallest due instant that a first-attempt trigger of
-// the ladder settled in the last five seconds. The sweep stays behind it. Safe for concurrent use.
+// the ladder, a rebuilt one included, settled in the last five seconds. The sweep stays behind it. Safe for concurrent use.
 type Marks struct {
 	queue, pod string
 	store      Marker
@@ -45,7 +45,7 @@ func NewMarks(queue, pod string, store Marker, now func() time.Time, log *zap.Lo
 func (m *Marks) settled(ts []coupon.Trigger, rs []Result) {
 	var least time.Time
 	for i, r := range rs {
-		if r.Err != nil || r.Busy || ts[i].Attempt > 0 || ts[i].Origin != coupon.OriginLadder {
+		if r.Err != nil || r.Busy || ts[i].Attempt > 0 || ts[i].Origin.Cause() != coupon.CauseLadder {
 			continue
 		}
 		if a := r.Decision.Action; a != coupon.Expire && a != coupon.Unlock {

@@ -288,6 +288,7 @@ func TestMarkFollowsTheLadder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tb := &table{now: start, rows: map[uint64]*coupon.Row{
 			1: unused(1, start.Add(-3*time.Second)), 2: unused(2, start.Add(-time.Second)), 3: unused(3, start.Add(-time.Hour)),
+			4: unused(4, start.Add(-time.Minute)),
 		}}
 		h, _, c := rig(t, tb)
 		m := &marker{ch: make(chan time.Time, 100)}
@@ -299,7 +300,11 @@ func TestMarkFollowsTheLadder(t *testing.T) {
 
 		late := ring(3, start.Add(-time.Hour))
 		late.Attempt = 1 // a retry says nothing of the ladder
-		_, err := h.Handle(t.Context(), deliveries(c, ring(1, start.Add(-3*time.Second)), ring(2, start.Add(-time.Second)), late))
+		reader := ring(4, start.Add(-time.Minute))
+		reader.Origin = coupon.OriginLazy // nor does a reader's
+		rebuilt := ring(1, start.Add(-3*time.Second))
+		rebuilt.Origin = coupon.OriginRebuild // came by the ladder like any other
+		_, err := h.Handle(t.Context(), deliveries(c, rebuilt, ring(2, start.Add(-time.Second)), late, reader))
 		require.NoError(t, err)
 		require.Equal(t, start.Add(-3*time.Second), <-m.ch)
 		time.Sleep(20 * time.Second) //nolint:forbidigo // virtual time

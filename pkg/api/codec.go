@@ -16,8 +16,8 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-// strictJSON reads what encoding/json reads, but no bytes that are no UTF-8, no name that comes twice and none in another
-// case: all would be mended in silence. Unknown names are refused by the schema.
+// strictJSON reads what encoding/json reads, but no bytes that are no UTF-8, no name that comes twice, none in another case,
+// and no null where it means nothing: all would be mended in silence. Unknown names are refused by the schema.
 func strictJSON() huma.Format {
 	return huma.Format{
 		Marshal: func(w io.Writer, v any) error {
@@ -68,10 +68,15 @@ func pieces(data []byte) int {
 	return n
 }
 
-// once refuses a name that comes twice in an object, or is written otherwise than ours. The document is valid.
+// nullable is the one name of a request whose null means something: it never ends. huma takes null for any optional value.
+const nullable = "expires_at"
+
+// once refuses a name that comes twice in an object, is written otherwise than ours, or has a null that means nothing. The
+// document is valid.
 func once(dec *json.Decoder) error {
 	dec.UseNumber()
 	var names []map[string]bool // of each open object; nil for an array
+	name := ""                  // the last
 	for key := false; ; {
 		tok, err := dec.Token()
 		if errors.Is(err, io.EOF) {
@@ -106,8 +111,12 @@ func once(dec *json.Decoder) error {
 					return fmt.Errorf("the name %q comes twice in an object", clip(t))
 				}
 				seen[t] = true
-				key = false
+				name, key = t, false
 				continue
+			}
+		case nil:
+			if inObject && name != nullable {
+				return fmt.Errorf("%s must not be null: leave it out", name)
 			}
 		}
 		key = len(names) > 0 && names[len(names)-1] != nil

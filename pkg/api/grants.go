@@ -16,7 +16,7 @@ type GrantAsk struct {
 	UserID     string  `json:"user_id" minLength:"1" maxLength:"128"`
 	BatchID    string  `json:"batch_id,omitempty" maxLength:"128" doc:"lists and notices are put together by it"`
 	Issuer     string  `json:"issuer,omitempty" maxLength:"128" doc:"whose key it is; the token's, if that has one"`
-	ValidFrom  Instant `json:"valid_from,omitempty" doc:"absent: from the grant on"`
+	ValidFrom  Instant `json:"valid_from,omitempty" nullable:"false" doc:"absent: from the grant on"`
 	ExpiresAt  Instant `json:"expires_at,omitempty" doc:"absent: by the template's rule; null: never"`
 }
 
@@ -136,9 +136,7 @@ func grantsOf(c caller, asks []GrantAsk) ([]coupon.Grant, error) {
 			Issuer: issuer, Key: ask.GrantKey, TemplateID: id, UserID: ask.UserID, BatchID: ask.BatchID, Trace: c.trace,
 		}
 		if ask.ValidFrom.Given {
-			if g.ValidFrom = ceilMillisecond(ask.ValidFrom.At); coupon.IsNever(g.ValidFrom) {
-				faults = append(faults, &Fault{Location: at + "valid_from", Message: "must be an instant before 9999-12-31"})
-			}
+			g.ValidFrom = ceilMillisecond(ask.ValidFrom.At)
 		}
 		if ask.ExpiresAt.Given {
 			g.ExpiresAt = coupon.CeilSecond(ask.ExpiresAt.At)

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/lapsehq/lapse/pkg/api"
 )
@@ -101,6 +102,32 @@ func TestOpenAPIIsCurrent(t *testing.T) {
 	w := httptest.NewRecorder()
 	offline(t).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/openapi.yaml", nil))
 	require.Equal(t, string(kept), w.Body.String())
+}
+
+// TestNullIsAnEndThatNeverComes: what is asked has null nowhere else, as codec.go takes it.
+func TestNullIsAnEndThatNeverComes(t *testing.T) {
+	t.Parallel()
+	var doc struct {
+		Components struct {
+			Schemas map[string]struct {
+				More       any `yaml:"additionalProperties"` // false in what is asked, absent in what is only answered
+				Properties map[string]struct {
+					Type any `yaml:"type"`
+				} `yaml:"properties"`
+			} `yaml:"schemas"`
+		} `yaml:"components"`
+	}
+	require.NoError(t, yaml.Unmarshal(offline(t).OpenAPI(), &doc))
+	var names []string
+	for _, schema := range doc.Components.Schemas {
+		for name, p := range schema.Properties {
+			if types, many := p.Type.([]any); many && schema.More == false && slices.Contains(types, any("null")) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	require.Equal(t, []string{"expires_at", "expires_at"}, names, "a grant's and an extension's")
 }
 
 func TestEveryOperationIsDocumented(t *testing.T) {

@@ -39,7 +39,7 @@ func New(c Config, s Store, log *zap.Logger, reg prometheus.Registerer) (*Ledger
 	return &Ledger{config: c, store: s, log: log, metrics: newMetrics(reg)}, nil
 }
 
-// Handle answers each delivery of a batch. An error means that nothing can be done now: what was counted before it is
+// Handle answers each delivery of a batch, of Config.Batch at most. An error means that nothing can be done now: what was counted before it is
 // found again.
 func (l *Ledger) Handle(ctx context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
 	out := make([]broker.Outcome, len(batch))
@@ -60,9 +60,8 @@ func (l *Ledger) Handle(ctx context.Context, batch []broker.Delivery) ([]broker.
 			of = append(of, i)
 		}
 	}
-	for at := 0; at < len(events); at += l.config.Batch {
-		end := min(at+l.config.Batch, len(events))
-		err := l.count(ctx, events[at:end], of[at:end], func(i int, reason error) {
+	if len(events) > 0 {
+		err := l.count(ctx, events, of, func(i int, reason error) {
 			out[i] = broker.Park(reason.Error())
 			parked++
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,7 +28,6 @@ import (
 type rows struct {
 	mu      sync.Mutex
 	seen    map[[2]uint64]coupon.Counted
-	sizes   []int
 	fail    error // of everything
 	toFold  int
 	folds   []int // what each call folded
@@ -39,7 +39,6 @@ type rows struct {
 func (r *rows) CountEvents(_ context.Context, events []coupon.Counted) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sizes = append(r.sizes, len(events))
 	if r.fail != nil {
 		return 0, r.fail
 	}
@@ -234,7 +233,7 @@ func TestWhatIsNoStepIsAckedAndWhatCannotBeReadIsParked(t *testing.T) {
 
 func TestAnEventThatCannotBeCountedIsFoundByHalving(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, func(c *ledger.Config) { c.Batch = 32 })
+	s := newScene(t, nil)
 	var batch []broker.Delivery
 	for i := range 64 {
 		value := int64(500)
@@ -254,9 +253,6 @@ func TestAnEventThatCannotBeCountedIsFoundByHalving(t *testing.T) {
 	}
 	require.Len(t, s.rows.seen, 62)
 	require.Equal(t, map[string]int{"counted": 62, "repeated": 0, "ignored": 0, "parked": 2}, s.results(t))
-	for _, n := range s.rows.sizes {
-		require.LessOrEqual(t, n, 32)
-	}
 }
 
 func TestWhileTheDatabaseIsAwayNothingIsDecided(t *testing.T) {
@@ -304,9 +300,11 @@ func TestQuotaIsFoldedUntilNothingIsLeft(t *testing.T) {
 		_, _, pruned = s.rows.did()
 		require.Len(t, pruned, 2)
 		stop()
-		n, err := testutil.GatherAndCount(s.reg, "lapse_quota_returned_total")
-		require.NoError(t, err)
-		require.Equal(t, 1, n)
+		require.NoError(t, testutil.GatherAndCompare(s.reg, strings.NewReader(`
+			# HELP lapse_quota_returned_total Coupons whose quota was given back to their template.
+			# TYPE lapse_quota_returned_total counter
+			lapse_quota_returned_total 257
+		`), "lapse_quota_returned_total"))
 	})
 }
 

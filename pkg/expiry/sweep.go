@@ -81,7 +81,7 @@ func (s *Sweeper) Run(ctx context.Context) error {
 		case <-pause.C:
 		}
 		now := time.Now()
-		err := s.round(ctx)
+		_, err := s.Once(ctx)
 		if err == nil && now.Sub(gauged) >= gaugeEvery {
 			err, gauged = s.gauge(ctx), now
 		}
@@ -101,13 +101,9 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// round goes once over everything overdue, each pass within the budget.
-func (s *Sweeper) round(ctx context.Context) error {
-	_, err := s.once(ctx)
-	return err
-}
-
-func (s *Sweeper) once(ctx context.Context) (Swept, error) {
+// Once sweeps one round: once over everything overdue, each pass within the budget. More says that the time was up before
+// everything was looked at.
+func (s *Sweeper) Once(ctx context.Context) (Swept, error) {
 	var total Swept
 	ask, cancel := context.WithTimeout(ctx, s.config.Budget)
 	defer cancel()

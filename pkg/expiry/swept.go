@@ -1,7 +1,6 @@
 package expiry
 
 import (
-	"context"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -34,6 +33,3 @@ func (s *Swept) count(r coupon.Settlement) {
 		s.Unlocked++
 	}
 }
-
-// Once sweeps one round. More says that the time was up before everything was looked at.
-func (s *Sweeper) Once(ctx context.Context) (Swept, error) { return s.once(ctx) }

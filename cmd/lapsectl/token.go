@@ -42,7 +42,7 @@ func (c *tokenCommand) Run(s *system) error {
 	if c.JSON {
 		return s.printJSON(tokenJSON{Token: secret, Name: entry.Name, Hash: entry.Hash, Scopes: entry.Scopes, Issuer: entry.Issuer})
 	}
-	line := fmt.Sprintf("    - {name: %s, hash: %s, scopes: [%s]", entry.Name, entry.Hash, strings.Join(entry.Scopes, ", "))
+	line := fmt.Sprintf("    - {name: %q, hash: %q, scopes: [%s]", entry.Name, entry.Hash, strings.Join(entry.Scopes, ", "))
 	if entry.Issuer != "" {
 		line += fmt.Sprintf(", issuer: %q", entry.Issuer)
 	}

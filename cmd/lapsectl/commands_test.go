@@ -171,6 +171,8 @@ func TestTemplates(t *testing.T) {
 	for _, field := range []string{"basis_points, cap:", "late_pay_policy:", "late_pay_window:", "quota_back:"} {
 		require.Contains(t, r.stderr, field)
 	}
+	c.ok("template", "revise", "1", "--revision=3", "--scope=", "--reason=for everything")
+	require.NotContains(t, c.ok("template", "show", "1"), "shoes")
 	r = c.run("template", "show", "77")
 	require.Equal(t, exitMiss, r.code)
 	require.Contains(t, r.stderr, "there is no template 77")

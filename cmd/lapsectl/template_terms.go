@@ -14,7 +14,7 @@ type termsFlags struct {
 	BasisPoints *int64         `help:"Of a percent offer: hundredths of a percent, 1250 is 12.5 %."`
 	Cap         *int64         `help:"Of a percent offer: the most it takes off, in minor units; 0: no cap."`
 	MinSpend    *int64         `help:"The least amount it applies to, in minor units; 0: any."`
-	Scopes      []string       `name:"scope" sep:"none" help:"What it applies to, such as a category; may be repeated. None: everything."`
+	Scopes      []string       `name:"scope" sep:"none" help:"What it applies to, such as a category; may be repeated. None, or an empty one to take those of before away: everything."`
 	LatePay     *string        `help:"Whether an order that holds a live lock may pay past the end: honour_lock or strict." placeholder:"honour_lock"`
 	LateWindow  *time.Duration `help:"How far past the end a lock may reach." placeholder:"30m"`
 	QuotaBack   *string        `help:"What an expired or voided coupon gives back of the quota: none, total or total_and_user." placeholder:"none"`
@@ -29,7 +29,10 @@ func (f *termsFlags) apply(t *coupon.Terms) {
 	set(&t.Offer.BasisPoints, f.BasisPoints)
 	set(&t.Offer.Cap, f.Cap)
 	set(&t.Offer.MinSpend, f.MinSpend)
-	if len(f.Scopes) > 0 {
+	switch {
+	case len(f.Scopes) == 1 && f.Scopes[0] == "":
+		t.Offer.Scopes = nil
+	case len(f.Scopes) > 0:
 		t.Offer.Scopes = f.Scopes
 	}
 	if f.LatePay != nil {

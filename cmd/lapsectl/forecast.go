@@ -15,15 +15,15 @@ import (
 )
 
 type forecastCommand struct {
-	By       string  `default:"hour" enum:"minute,hour,day" help:"How long a bucket is: minute, hour or day (UTC)."`
-	From     string  `placeholder:"TIME" help:"From when on: RFC 3339 with a zone. Now by default."`
-	To       string  `placeholder:"TIME" help:"Until when. By default an hour of minutes, two days of hours or thirty days from --from on."`
-	Template string  `placeholder:"ID" help:"Count the coupons of this template alone; peaks are those of all."`
-	Rate     float64 `placeholder:"N" help:"Reckon with so many coupons a second instead of the fleet's measured rate."`
-	Cap      int     `default:"200000" help:"Rows counted in one bucket and state at most."`
-	Budget   int     `default:"3000000" help:"Rows counted in all at most."`
-	All      bool    `help:"Show empty buckets too."`
-	JSON     bool    `name:"json" help:"Print JSON."`
+	By       string `default:"hour" enum:"minute,hour,day" help:"How long a bucket is: minute, hour or day (UTC)."`
+	From     string `placeholder:"TIME" help:"From when on: RFC 3339 with a zone. Now by default."`
+	To       string `placeholder:"TIME" help:"Until when. By default an hour of minutes, two days of hours or thirty days from --from on."`
+	Template string `placeholder:"ID" help:"Count the coupons of this template alone; peaks are those of all."`
+	Rate     string `placeholder:"N/s" help:"Reckon with so many coupons a second instead of the fleet's measured rate."`
+	Cap      int    `default:"200000" help:"Rows counted in one bucket and state at most."`
+	Budget   int    `default:"3000000" help:"Rows counted in all at most."`
+	All      bool   `help:"Show empty buckets too."`
+	JSON     bool   `name:"json" help:"Print JSON."`
 }
 
 // forecastJSON is a forecast as --json prints it.
@@ -65,7 +65,8 @@ type forecastBucketJSON struct {
 // Run shows the forecast.
 func (c *forecastCommand) Run(ctx context.Context, s *system) error {
 	q, err := c.query()
-	if err != nil {
+	rate, rateErr := parseRate(c.Rate, maxRate)
+	if err := errors.Join(err, rateErr); err != nil {
 		return err
 	}
 	return s.withStore(ctx, func(db *store.Store) error {
@@ -85,8 +86,8 @@ func (c *forecastCommand) Run(ctx context.Context, s *system) error {
 		if f.Drain.Measured {
 			source = "measured"
 		}
-		if c.Rate > 0 {
-			f.Drain, source = coupon.DrainRate{PerPod: c.Rate, Pods: 1}, "given"
+		if rate > 0 {
+			f.Drain, source = coupon.DrainRate{PerPod: rate, Pods: 1}, "given"
 			f.Spread()
 		}
 		x := c.json(q, f, source)
@@ -126,11 +127,11 @@ func (c *forecastCommand) query() (coupon.ForecastQuery, error) {
 		if text == "" {
 			return at
 		}
-		at, err := time.Parse(time.RFC3339, text)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: must be an instant in RFC 3339 with a zone, got %q", flag, text))
+		at, reason := parseInstant(text)
+		if reason != "" {
+			errs = append(errs, fmt.Errorf("%s: %s, got %q", flag, reason, clipped(text)))
 		}
-		return at.UTC()
+		return at
 	}
 	q.From, q.To = parse("--from", c.From), parse("--to", c.To)
 	if c.Template != "" {
@@ -138,9 +139,6 @@ func (c *forecastCommand) query() (coupon.ForecastQuery, error) {
 		if q.Template, err = parseID("--template", c.Template); err != nil {
 			errs = append(errs, err)
 		}
-	}
-	if c.Rate < 0 {
-		errs = append(errs, fmt.Errorf("--rate: must be above 0, got %g", c.Rate))
 	}
 	return q, errors.Join(errs...)
 }

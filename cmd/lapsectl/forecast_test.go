@@ -63,7 +63,7 @@ func TestForecastShowsAMidnightSpikeAndItsFlattening(t *testing.T) {
 	require.False(t, capped.Complete)
 	require.Equal(t, "at_least", capped.Buckets[0].Counted)
 	require.Contains(t, c.ok("forecast", "--by=day"), "3000 unused")
-	for _, bad := range [][]string{{"--by=week"}, {"--from=tomorrow"}, {"--template=x"}, {"--to=2020-01-01T00:00:00Z"}, {"--cap=0"}} {
+	for _, bad := range [][]string{{"--by=week"}, {"--from=tomorrow"}, {"--template=x"}, {"--to=2020-01-01T00:00:00Z"}, {"--cap=0"}, {"--rate=Inf", "--json"}, {"--rate=NaN"}, {"--rate=0"}} {
 		require.Equal(t, exitError, c.run(append([]string{"forecast"}, bad...)...).code, bad)
 	}
 }

@@ -55,7 +55,7 @@ func (f ruleFlags) rule() (r coupon.Rule, given bool, err error) {
 
 // byFlags say who and why.
 type byFlags struct {
-	Reason string `required:"" help:"Why; kept with the revision."`
+	Reason string `required:"" help:"Why; kept with what is done."`
 	Actor  string `help:"Who ($USER, or the account that runs this)."`
 }
 

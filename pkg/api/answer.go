@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 )
 
 // answer keeps an answer until it is whole: nobody gets half of one, and it can be remembered for an Idempotency-Key.
@@ -15,8 +18,9 @@ type answer struct {
 	status int
 	body   bytes.Buffer
 	stream bool
-	sent   int // bytes of a stream
-	forced int // the status of a problem that stands, whatever is said later
+	sent   int  // bytes of a stream
+	forced int  // the status of a problem that stands, whatever is said later
+	cut    bool // a stream has begun and cannot be brought to its end: what went out must not pass for the whole
 }
 
 func newAnswer(w http.ResponseWriter) *answer { return &answer{w: w, header: http.Header{}} }
@@ -64,9 +68,9 @@ func (a *answer) insist(p *Problem) {
 	}
 }
 
-// fail replaces whatever there was by a problem, unless a stream has begun.
+// fail replaces whatever there was by a problem; a stream that has begun is cut.
 func (a *answer) fail(p *Problem) {
-	if a.stream && a.status != 0 {
+	if a.cut = a.stream && a.status != 0; a.cut {
 		return
 	}
 	a.stream = false
@@ -108,6 +112,13 @@ func (a *answer) send() {
 	if a.body.Len() > 0 {
 		_, _ = a.w.Write(a.body.Bytes()) // the client went away: nobody to tell
 	}
+}
+
+// answerOf is the answer that a handler of huma's writes to.
+func answerOf(ctx huma.Context) *answer {
+	_, w := humago.Unwrap(ctx)
+	a, _ := w.(*answer)
+	return a
 }
 
 func (a *answer) size() int { return a.sent + a.body.Len() }

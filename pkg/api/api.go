@@ -100,11 +100,7 @@ func transform(ctx huma.Context, _ string, v any) (any, error) {
 		return v, nil
 	}
 	p := fromHuma(e)
-	if _, w := humago.Unwrap(ctx); w != nil {
-		if rec, ok := w.(*answer); ok {
-			rec.insist(p)
-		}
-	}
+	answerOf(ctx).insist(p)
 	return p, nil
 }
 

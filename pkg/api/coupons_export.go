@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
@@ -18,7 +17,6 @@ import (
 // Bounds of exports.
 const (
 	exportPage    = coupon.MaxPage
-	exportMost    = 10_000           // rows of a piece
 	exportWithin  = 30 * time.Minute // of a whole one
 	exportWriting = 30 * time.Second // of a page: who reads slower is cut off
 	exportsAtOnce = 2
@@ -187,8 +185,9 @@ func (w *exporting) rest(ctx context.Context, hc huma.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportWithin)
 	defer cancel()
 	w.head(hc)
+	ans := answerOf(hc)
 	for {
-		err := w.send(hc)
+		err := w.send(ans)
 		if err == nil && w.q.After == "" {
 			return
 		}
@@ -196,23 +195,19 @@ func (w *exporting) rest(ctx context.Context, hc huma.Context) {
 			err = w.page(ctx)
 		}
 		if err != nil {
-			w.log.Warn("an export was cut off", zap.Error(err))
-			// The server's way to cut an answer short, so that it cannot pass for a whole one.
-			panic(http.ErrAbortHandler) //nolint:forbidigo // see above
+			ans.fail(w.failed(ctx, err))
+			return
 		}
 	}
 }
 
-func (w *exporting) send(hc huma.Context) error {
-	rw, ok := hc.BodyWriter().(http.ResponseWriter)
-	if ok {
-		// Not every writer has deadlines; the server's own then holds.
-		_ = http.NewResponseController(rw).SetWriteDeadline(time.Now().Add(exportWriting))
-	}
-	_, err := hc.BodyWriter().Write(w.out.Bytes())
+func (w *exporting) send(ans *answer) error {
+	to := http.NewResponseController(ans)
+	_ = to.SetWriteDeadline(time.Now().Add(exportWriting)) // not every writer has deadlines; the server's own then holds
+	_, err := ans.Write(w.out.Bytes())
 	w.out.Reset()
-	if err == nil && ok {
-		err = http.NewResponseController(rw).Flush()
+	if err == nil {
+		err = to.Flush()
 	}
-	return err //nolint:wrapcheck // the caller logs it
+	return err //nolint:wrapcheck // the caller's request fails with it, once
 }

@@ -51,36 +51,26 @@ func (a *API) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), requestKey{}, req), a.cfg.RequestTimeout)
 	defer cancel()
 	r = r.WithContext(ctx)
-	p, cut := a.serveSafely(ans, r, req)
-	if p != nil {
+	if p := a.serveSafely(ans, r, req); p != nil {
 		a.note(ctx, p)
 		ans.fail(p)
 	}
-	gone := cut || errors.Is(r.Context().Err(), context.Canceled)
-	if !cut {
-		ans.send()
-	}
-	a.record(req, r.Method, ans, time.Since(start), gone)
-	if cut {
+	ans.send()
+	a.record(req, r.Method, ans, time.Since(start), ans.cut || errors.Is(r.Context().Err(), context.Canceled))
+	if ans.cut {
 		panic(http.ErrAbortHandler) //nolint:forbidigo // the server's way to cut an answer short, so that it cannot pass for a whole one
 	}
 }
 
-// serveSafely gives the problem to answer with, if there is one; cut says that a stream has begun and cannot be ended.
-func (a *API) serveSafely(ans *answer, r *http.Request, req *request) (p *Problem, cut bool) {
+// serveSafely gives the problem to answer with, if there is one.
+func (a *API) serveSafely(ans *answer, r *http.Request, req *request) (p *Problem) {
 	defer func() {
-		v := recover()
-		if v == nil {
-			return
+		if v := recover(); v != nil {
+			a.log.Error("a handler panicked", zap.Any("panic", v), zap.String("request_id", req.id), zap.ByteString("stack", debug.Stack()))
+			p = problem(http.StatusInternalServerError, CodeInternal, "a fault of ours; it is in the log under the request's id")
 		}
-		cut = ans.stream && ans.status != 0
-		if err, ok := v.(error); ok && cut && errors.Is(err, http.ErrAbortHandler) {
-			return // its handler has said why
-		}
-		a.log.Error("a handler panicked", zap.Any("panic", v), zap.String("request_id", req.id), zap.ByteString("stack", debug.Stack()))
-		p = problem(http.StatusInternalServerError, CodeInternal, "a fault of ours; it is in the log under the request's id")
 	}()
-	return a.serve(ans, r, req), false
+	return a.serve(ans, r, req)
 }
 
 func (a *API) serve(ans *answer, r *http.Request, req *request) *Problem {

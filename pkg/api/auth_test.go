@@ -152,6 +152,23 @@ func TestTheLogHasNoIDs(t *testing.T) {
 	require.Regexp(t, `^[a-z0-9]{20}$`, h.Get("X-Request-Id"))
 }
 
+// TestAFaultOfOurs: a handler that panics, here for want of a store, harms its request alone; the log says where.
+func TestAFaultOfOurs(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.ErrorLevel)
+	a, err := api.New(siteConfig(), api.Deps{}, zap.New(core), prometheus.NewRegistry())
+	require.NoError(t, err)
+	for range 2 {
+		status, h, body := send(t, a, http.MethodGet, "/v1/templates", "", "Authorization", "Bearer ops", "X-Request-Id", "from-the-client")
+		require.Equal(t, http.StatusInternalServerError, status)
+		require.Equal(t, "application/problem+json", h.Get("Content-Type"))
+		require.Equal(t, "internal", body["code"])
+	}
+	require.Equal(t, 2, logs.Len())
+	require.Equal(t, "from-the-client", logs.All()[0].ContextMap()["request_id"])
+	require.Contains(t, logs.All()[0].ContextMap()["stack"], "listTemplates")
+}
+
 func TestWhoActsIsKept(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -122,7 +122,7 @@ var (
 // plain is a store's templates: embedded, the interface's own name would hide its method Templates.
 type plain interface{ api.Templates }
 
-// faulty templates fail as told; or they die after the commit, before the answer.
+// faulty templates fail as told; or only after the commit, as a connection does that dies before its answer.
 type faulty struct {
 	plain
 	err  atomic.Pointer[error]
@@ -135,7 +135,7 @@ func (f *faulty) CreateTemplateOnce(ctx context.Context, t coupon.Template, call
 	}
 	id, err := f.plain.CreateTemplateOnce(ctx, t, caller, key)
 	if f.dies.Load() {
-		panic("dead")
+		err = errBroken
 	}
 	return id, err
 }
@@ -143,12 +143,12 @@ func (f *faulty) CreateTemplateOnce(ctx context.Context, t coupon.Template, call
 func (f *faulty) ReviseTemplateOnce(ctx context.Context, t coupon.Template, caller, key string) (uint32, error) {
 	n, err := f.plain.ReviseTemplateOnce(ctx, t, caller, key)
 	if f.dies.Load() {
-		panic("dead")
+		err = errBroken
 	}
 	return n, err
 }
 
-// TestAfterADeathTheKeyFindsWhatWasMade: a try that dies between its commit and its answer leaves one template, not two,
+// TestAfterADeathTheKeyFindsWhatWasMade: a try that fails between its commit and its answer leaves one template, not two,
 // and the next try answers with it.
 func TestAfterADeathTheKeyFindsWhatWasMade(t *testing.T) {
 	t.Parallel()

@@ -176,9 +176,8 @@ type Timed struct {
 // Settlement is what became of one trigger of a batch.
 type Settlement struct {
 	Decision Decision
-	Busy     bool // somebody else holds the row now; ring again soon
-	Class    byte // of the row's precision, for rescheduling
-	From     Status
+	Busy     bool      // somebody else holds the row now; ring again soon
+	Class    byte      // of the row's precision, for rescheduling
 	Ends     time.Time // the row's end
 	DueAt    time.Time // of an Expire when it was owed (Row.Owed); of an Unlock the row's lock_until
 	Terms    Terms     // of a transition

@@ -54,7 +54,7 @@ func (tb *table) ExpireBatch(_ context.Context, ts []coupon.Trigger, allow func(
 		}
 		out[i] = coupon.Settlement{Decision: coupon.Decide(row, t, tb.now), Class: 'x', Terms: coupon.Terms{Precision: coupon.Exact}}
 		if row != nil {
-			out[i].From, out[i].Ends, out[i].DueAt = row.Status, row.ExpiresAt, row.DueAt
+			out[i].Ends, out[i].DueAt = row.ExpiresAt, row.DueAt
 			if out[i].Decision.Action == coupon.Expire {
 				row.Status = coupon.Expired
 			}

@@ -9,7 +9,6 @@ import (
 )
 
 type metrics struct {
-	transitions *prometheus.CounterVec
 	lateness    *prometheus.HistogramVec
 	early       prometheus.Counter
 	triggers    *prometheus.CounterVec
@@ -38,9 +37,6 @@ const (
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lapse_transitions_total", Help: "Transitions of coupons.",
-		}, []string{"from", "to", "cause", "result"}),
 		lateness: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "lapse_expiry_lateness_seconds", Help: "From the due instant (the end plus the spread of its precision) to the committed transition, database clock.",
 			Buckets: []float64{.025, .05, .1, .2, .3, .4, .5, .75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300, 600, 3600},
@@ -81,23 +77,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, r := range []string{reasonRest, reasonBusy, reasonRetry} {
 		m.reschedules.WithLabelValues(r)
 	}
-	for _, c := range []coupon.Cause{coupon.CauseLadder, coupon.CauseSweep, coupon.CauseLazy} {
-		m.transitions.WithLabelValues(coupon.Unused.String(), coupon.Expired.String(), string(c), "ok")
-	}
-	for _, to := range []coupon.Status{coupon.Unused, coupon.Expired} {
-		m.transitions.WithLabelValues(coupon.Locked.String(), to.String(), string(coupon.CauseLock), "ok")
-	}
-	reg.MustRegister(m.transitions, m.lateness, m.early, m.triggers, m.reschedules, m.batch, m.recovered, m.failed,
+	reg.MustRegister(m.lateness, m.early, m.triggers, m.reschedules, m.batch, m.recovered, m.failed,
 		m.overdue, m.oldest)
 	return m
 }
 
 // settled counts what a committed decision did; took is the time from before the decision to after the commit.
 func (m *metrics) settled(t coupon.Trigger, s coupon.Settlement, now time.Time, took time.Duration) {
-	to := coupon.Expired
 	switch s.Decision.Action {
 	case coupon.Unlock:
-		to = coupon.Unused
 	case coupon.Expire:
 		if now.Before(s.Ends) {
 			m.early.Inc()
@@ -107,10 +95,6 @@ func (m *metrics) settled(t coupon.Trigger, s coupon.Settlement, now time.Time, 
 	case coupon.Drop, coupon.Reschedule:
 		return
 	}
-	if s.Busy {
-		return
-	}
-	m.transitions.WithLabelValues(s.From.String(), to.String(), string(s.Decision.Cause), "ok").Inc()
 	if t.Origin == coupon.OriginSweep {
 		m.recovered.Inc()
 	}

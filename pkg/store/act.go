@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,7 +65,7 @@ func (s *Store) actOnce(ctx context.Context, o coupon.Order) (now time.Time, out
 	held := (*heldError)(nil)
 	defer func() { s.turns.give(turn, held != nil && len(turn) == 1) }()
 	var a *act
-	err = s.tx(ctx, string(o.Verb), func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, string(o.Verb), func(ctx context.Context, tx *txn) error {
 		a = &act{Order: o, rows: make(map[uint64]*actRow, len(o.CouponIDs)), out: make([]coupon.Acted, len(o.CouponIDs))}
 		err := s.actIn(ctx, tx, a)
 		if isLockWait(err) {
@@ -79,9 +78,6 @@ func (s *Store) actOnce(ctx context.Context, o coupon.Order) (now time.Time, out
 	}
 	if err != nil {
 		return time.Time{}, nil, err
-	}
-	if len(a.ts) > 0 {
-		s.wake.signal()
 	}
 	return a.now, a.out, nil
 }
@@ -112,7 +108,7 @@ type actRow struct {
 	ask              coupon.Ask
 }
 
-func (s *Store) actIn(ctx context.Context, tx *sql.Tx, a *act) error {
+func (s *Store) actIn(ctx context.Context, tx *txn, a *act) error {
 	if err := s.actRows(ctx, tx, a); err != nil {
 		return err
 	}
@@ -129,7 +125,7 @@ func (s *Store) actIn(ctx context.Context, tx *sql.Tx, a *act) error {
 }
 
 // actMoves takes the steps that were decided, of every coupon, and fills in how each is then.
-func (s *Store) actMoves(ctx context.Context, tx *sql.Tx, a *act, verdicts []coupon.Verdict) error {
+func (s *Store) actMoves(ctx context.Context, tx *txn, a *act, verdicts []coupon.Verdict) error {
 	for i, id := range a.CouponIDs {
 		row := a.rows[id]
 		if a.out[i].Refused == coupon.CodeNotFound {

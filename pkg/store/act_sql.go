@@ -33,7 +33,7 @@ var (
 )
 
 // actRows locks the rows, waiting, and then reads them with the clock.
-func (s *Store) actRows(ctx context.Context, tx *sql.Tx, a *act) error {
+func (s *Store) actRows(ctx context.Context, tx *txn, a *act) error {
 	ids := make([]any, len(a.CouponIDs))
 	for i, id := range a.CouponIDs {
 		ids[i] = id
@@ -59,7 +59,7 @@ func (s *Store) actRows(ctx context.Context, tx *sql.Tx, a *act) error {
 }
 
 // actRead reads rows of the table, or of the archive.
-func (s *Store) actRead(ctx context.Context, tx *sql.Tx, a *act, st Statement, archived bool, ids []any) error {
+func (s *Store) actRead(ctx context.Context, tx *txn, a *act, st Statement, archived bool, ids []any) error {
 	args := append([]any{[]byte(a.OrderID)}, ids...)
 	var read []*actRow
 	believe := s.beginClock()
@@ -115,7 +115,7 @@ func (r *actRow) scan(rows *sql.Rows, now *time.Time) error {
 }
 
 // actPast asks history about those coupons alone whose answer may depend on it.
-func (s *Store) actPast(ctx context.Context, tx *sql.Tx, a *act) error {
+func (s *Store) actPast(ctx context.Context, tx *txn, a *act) error {
 	var live, archived []any
 	for _, id := range a.CouponIDs {
 		switch row := a.rows[id]; {
@@ -149,7 +149,7 @@ func (s *Store) actPast(ctx context.Context, tx *sql.Tx, a *act) error {
 
 // actMove changes a row from what it was to what it is. It is locked, so that it does not match means that decision and
 // condition disagree: everything is rolled back and decided again.
-func (s *Store) actMove(ctx context.Context, tx *sql.Tx, was, is *coupon.Coupon) error {
+func (s *Store) actMove(ctx context.Context, tx *txn, was, is *coupon.Coupon) error {
 	var late, window, order, cause any
 	if is.Status == coupon.Locked {
 		late, window = string(is.LatePay), int64(is.LateWindow/time.Second)

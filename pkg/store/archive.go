@@ -31,7 +31,7 @@ var (
 
 // actArchived looks in the archive for the coupons that the table does not have, and holds their rows there: a coupon
 // is in one of the two, and whoever moves one holds its row. Whoever waited for that looks again.
-func (s *Store) actArchived(ctx context.Context, tx *sql.Tx, a *act, ids []any) error {
+func (s *Store) actArchived(ctx context.Context, tx *txn, a *act, ids []any) error {
 	missing := make([]any, 0, len(ids))
 	for _, id := range a.CouponIDs {
 		if a.rows[id] == nil {
@@ -68,7 +68,7 @@ func (s *Store) actArchived(ctx context.Context, tx *sql.Tx, a *act, ids []any) 
 }
 
 // unarchive brings a coupon that is about to change back into the table, with its history. Its row is held.
-func (s *Store) unarchive(ctx context.Context, tx *sql.Tx, id uint64) error {
+func (s *Store) unarchive(ctx context.Context, tx *txn, id uint64) error {
 	for _, st := range []Statement{stmtUnarchive, stmtUnarchiveHistory, stmtArchiveDropHistory, stmtArchiveDrop} {
 		n, err := s.exec(ctx, tx, st, id)
 		if err != nil {

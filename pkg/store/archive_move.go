@@ -108,7 +108,7 @@ func (s *Store) ArchiveBatch(ctx context.Context, batch []coupon.Finished) (coup
 	if len(batch) == 0 {
 		return res, nil
 	}
-	err := s.tx(ctx, "archive", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "archive", func(ctx context.Context, tx *txn) error {
 		res = coupon.Archived{Left: len(batch)}
 		ids, err := s.archiveClaim(ctx, tx, batch)
 		if err != nil || len(ids) == 0 {
@@ -134,7 +134,7 @@ func (s *Store) ArchiveBatch(ctx context.Context, batch []coupon.Finished) (coup
 }
 
 // archiveClaim locks those that are as they were seen.
-func (s *Store) archiveClaim(ctx context.Context, tx *sql.Tx, batch []coupon.Finished) ([]any, error) {
+func (s *Store) archiveClaim(ctx context.Context, tx *txn, batch []coupon.Finished) ([]any, error) {
 	seen := make(map[uint64]uint32, len(batch))
 	args := make([]any, len(batch))
 	for i, f := range batch {
@@ -204,7 +204,7 @@ func noticesOf(ids []any) (Statement, []any) {
 }
 
 // archiveMove moves rows that are held. Every statement must take as many as were decided.
-func (s *Store) archiveMove(ctx context.Context, tx *sql.Tx, ids []any) (steps int, err error) {
+func (s *Store) archiveMove(ctx context.Context, tx *txn, ids []any) (steps int, err error) {
 	var n [4]int64
 	for i, st := range []Statement{stmtArchivePut, stmtArchivePutHistory, stmtArchiveTakeHistory, stmtArchiveTake} {
 		if n[i], err = s.exec(ctx, tx, st.in(len(ids)), ids...); err != nil {

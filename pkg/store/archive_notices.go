@@ -57,7 +57,7 @@ func (s *Store) PruneNotices(ctx context.Context, before time.Time, after uint64
 	if len(ids) == 0 {
 		return 0, next, nil
 	}
-	err = s.tx(ctx, "prune notices", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "prune notices", func(ctx context.Context, tx *txn) error {
 		var held []any
 		pruned = 0
 		err := s.query(ctx, tx, stmtOldWindowsLock.in(len(ids)), func(r *sql.Rows) error {
@@ -102,7 +102,7 @@ func (s *Store) PruneInbox(ctx context.Context, before time.Time, limit int) (pr
 	if err != nil || len(ids) == 0 {
 		return 0, false, err
 	}
-	err = s.tx(ctx, "prune inbox", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "prune inbox", func(ctx context.Context, tx *txn) error {
 		n, err := s.exec(ctx, tx, stmtOldInboxDrop.in(len(ids)), ids...)
 		pruned = int(n)
 		return err

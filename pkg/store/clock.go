@@ -104,7 +104,7 @@ func (s *Store) ClockReports(ctx context.Context) ([]coupon.ClockReport, error) 
 // AcceptClock says that the database's clock is right as it reads now: every process that has stopped for it goes on. It
 // gives the instant, and keeps who said so and why; detail is kept beside it.
 func (s *Store) AcceptClock(ctx context.Context, actor, reason string, detail any) (at time.Time, err error) {
-	err = s.tx(ctx, "accept clock", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "accept clock", func(ctx context.Context, tx *txn) error {
 		if err := s.queryRow(ctx, tx, stmtNow, []any{&at}); err != nil {
 			return err
 		}

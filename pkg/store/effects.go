@@ -71,18 +71,17 @@ func (s *Store) reachAt(ctx context.Context, q querier, now time.Time) (reach, e
 
 // record writes what transitions leave behind, in their own transaction: history, the event, the trigger of every
 // coupon that is unused or locked now, and the quota that one gives back. No verb writes these by itself. Transitions
-// of one coupon follow one another in ts.
-func (s *Store) record(ctx context.Context, tx querier, now time.Time, ts []coupon.Transition) error {
+// of one coupon follow one another in ts. They are counted once they are committed.
+func (s *Store) record(ctx context.Context, tx *txn, now time.Time, ts []coupon.Transition) error {
 	if len(ts) == 0 {
 		return nil
 	}
-	rows := make([]outboxRow, 0, 2*len(ts))
-	triggers, err := s.triggerRows(ctx, tx, now, ts)
+	rows, err := s.triggerRows(ctx, tx, now, ts)
 	if err != nil {
 		return err
 	}
-	rows = append(rows, triggers...)
 	for i := range ts {
+		tx.moves[move{ts[i].From, ts[i].To, ts[i].Cause}]++
 		key, id, body, err := s.codec.Transition(ts[i])
 		if err != nil {
 			return fmt.Errorf("encode event of a transition to %s: %w", ts[i].To, err)
@@ -132,7 +131,7 @@ func (s *Store) writeQuotaReturns(ctx context.Context, tx querier, ts []coupon.T
 func (s *Store) triggerRows(ctx context.Context, q querier, now time.Time, ts []coupon.Transition) ([]outboxRow, error) {
 	var r reach
 	known := false
-	rows := make([]outboxRow, 0, len(ts))
+	rows := make([]outboxRow, 0, 2*len(ts)) // with the events
 	for i := range ts {
 		t := &ts[i]
 		if i+1 < len(ts) && ts[i+1].CouponID == t.CouponID {
@@ -197,8 +196,8 @@ func (s *Store) writeHistory(ctx context.Context, tx querier, ts []coupon.Transi
 	return nil
 }
 
-// writeOutbox inserts rows in order; the caller signals wake after its commit.
-func (s *Store) writeOutbox(ctx context.Context, tx querier, rows []outboxRow) error {
+// writeOutbox inserts rows in order.
+func (s *Store) writeOutbox(ctx context.Context, tx *txn, rows []outboxRow) error {
 	for len(rows) > 0 {
 		n := min(len(rows), insertRows)
 		args := make([]any, 0, n*9)
@@ -212,7 +211,7 @@ func (s *Store) writeOutbox(ctx context.Context, tx querier, rows []outboxRow) e
 		if _, err := s.exec(ctx, tx, stmtOutbox.rows(n), args...); err != nil {
 			return err
 		}
-		rows = rows[n:]
+		rows, tx.wrote = rows[n:], true
 	}
 	return nil
 }

@@ -58,8 +58,7 @@ func (s *Store) ExpireBatch(ctx context.Context, triggers []coupon.Trigger, allo
 	if len(triggers) == 0 {
 		return time.Time{}, nil, nil
 	}
-	wrote := false
-	err = s.tx(ctx, "expire", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "expire", func(ctx context.Context, tx *txn) error {
 		ids := distinct(triggers)
 		rows, at, err := s.lockRows(ctx, tx, stmtSettleLock.in(len(ids)), ids...)
 		if err != nil {
@@ -78,14 +77,11 @@ func (s *Store) ExpireBatch(ctx context.Context, triggers []coupon.Trigger, allo
 			return err
 		}
 		now = at
-		out, wrote, err = s.settle(ctx, tx, at, triggers, rows, busy)
+		out, err = s.settle(ctx, tx, at, triggers, rows, busy)
 		return err
 	})
 	if err != nil {
 		return time.Time{}, nil, err
-	}
-	if wrote {
-		s.wake.signal()
 	}
 	return now, out, nil
 }
@@ -106,7 +102,7 @@ func distinct(triggers []coupon.Trigger) []any {
 
 // lockRows reads rows that this transaction now holds, by id, and the clock at the statement's start: since it never
 // waits for a lock, that is the present.
-func (s *Store) lockRows(ctx context.Context, tx *sql.Tx, st Statement, args ...any) (map[uint64]*settleRow, time.Time, error) {
+func (s *Store) lockRows(ctx context.Context, tx *txn, st Statement, args ...any) (map[uint64]*settleRow, time.Time, error) {
 	rows := make(map[uint64]*settleRow, len(args))
 	var now time.Time
 	err := s.query(ctx, tx, st, func(r *sql.Rows) error {
@@ -125,7 +121,7 @@ func (s *Store) lockRows(ctx context.Context, tx *sql.Tx, st Statement, args ...
 }
 
 // busyRows tells the rows that somebody else holds from those that do not exist.
-func (s *Store) busyRows(ctx context.Context, tx *sql.Tx, ids []any, rows map[uint64]*settleRow) (map[uint64]bool, error) {
+func (s *Store) busyRows(ctx context.Context, tx *txn, ids []any, rows map[uint64]*settleRow) (map[uint64]bool, error) {
 	if len(rows) == len(ids) {
 		return nil, nil
 	}
@@ -156,9 +152,9 @@ type change struct {
 
 // settle decides, changes and records. The rows are this transaction's; a second trigger of the same coupon meets
 // the row as the first one left it.
-func (s *Store) settle(ctx context.Context, tx *sql.Tx, now time.Time, triggers []coupon.Trigger, rows map[uint64]*settleRow,
+func (s *Store) settle(ctx context.Context, tx *txn, now time.Time, triggers []coupon.Trigger, rows map[uint64]*settleRow,
 	busy map[uint64]bool,
-) ([]coupon.Settlement, bool, error) {
+) ([]coupon.Settlement, error) {
 	out := make([]coupon.Settlement, len(triggers))
 	changes := make(map[change][]any, 3)
 	var ts []coupon.Transition
@@ -173,13 +169,13 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, now time.Time, triggers 
 			continue
 		}
 		d := coupon.Decide(&row.Row, t, now)
-		out[i] = coupon.Settlement{Decision: d, From: row.Status, Ends: row.ExpiresAt}
+		out[i] = coupon.Settlement{Decision: d, Ends: row.ExpiresAt}
 		if d.Action == coupon.Drop {
 			continue
 		}
 		terms, err := s.termsOf(ctx, tx, row.template, row.revision)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		out[i].Class, out[i].Terms = terms.Precision.Class(), terms
 		if d.Action == coupon.Reschedule {
@@ -195,10 +191,10 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, now time.Time, triggers 
 	}
 	for key, ids := range changes {
 		if err := s.change(ctx, tx, key, now, ids); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 	}
-	return out, len(ts) > 0, s.record(ctx, tx, now, ts)
+	return out, s.record(ctx, tx, now, ts)
 }
 
 // move takes the decided step on the row in hand and describes it.
@@ -223,7 +219,7 @@ func (row *settleRow) move(d coupon.Decision, t coupon.Trigger, terms coupon.Ter
 
 // change runs one compare-and-set over many rows. They are locked, so a differing count means that the decision
 // and the condition disagree: everything is rolled back and decided again.
-func (s *Store) change(ctx context.Context, tx *sql.Tx, c change, now time.Time, ids []any) error {
+func (s *Store) change(ctx context.Context, tx *txn, c change, now time.Time, ids []any) error {
 	var st Statement
 	var args []any
 	switch {

@@ -15,7 +15,7 @@ func (s *Store) Pool() *sql.DB { return s.sql }
 
 // Tx is the transaction helper.
 func (s *Store) Tx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	return s.tx(ctx, "test", func(ctx context.Context, tx *sql.Tx) error { return classify(fn(ctx, tx)) })
+	return s.tx(ctx, "test", func(ctx context.Context, tx *txn) error { return classify(fn(ctx, tx.Tx)) })
 }
 
 // IssueStepped issues on a connection whose ids go in steps, as on a node of a cluster.
@@ -24,7 +24,7 @@ func (s *Store) IssueStepped(ctx context.Context, step int, grants []coupon.Gran
 	for i := range grants {
 		is.asks = append(is.asks, newAsk(grants[i]))
 	}
-	err := s.tx(ctx, "test", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "test", func(ctx context.Context, tx *txn) error {
 		if _, err := tx.ExecContext(ctx, "SET SESSION auto_increment_increment = ?", step); err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"crypto/subtle"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -50,7 +49,7 @@ func (s *Store) BeginIdempotent(ctx context.Context, caller, key string, body [3
 			return coupon.Idempotent{}, fmt.Errorf("begin idempotent: %w", err)
 		}
 		var known coupon.Idempotent
-		err = s.tx(ctx, "begin idempotent", func(ctx context.Context, tx *sql.Tx) error {
+		err = s.tx(ctx, "begin idempotent", func(ctx context.Context, tx *txn) error {
 			known = coupon.Idempotent{}
 			return s.meetIdempotent(ctx, tx, caller, key, body, lease, &known)
 		})
@@ -61,7 +60,7 @@ func (s *Store) BeginIdempotent(ctx context.Context, caller, key string, body [3
 	return coupon.Idempotent{}, fmt.Errorf("begin idempotent: %w", coupon.ErrContention)
 }
 
-func (s *Store) meetIdempotent(ctx context.Context, tx *sql.Tx, caller, key string, body [32]byte, lease time.Duration, known *coupon.Idempotent) error {
+func (s *Store) meetIdempotent(ctx context.Context, tx *txn, caller, key string, body [32]byte, lease time.Duration, known *coupon.Idempotent) error {
 	var hash []byte
 	var free bool
 	if err := s.queryRow(ctx, tx, stmtIdemLock, []any{&hash, &known.Status, &known.Answer, &free}, caller, key); err != nil {

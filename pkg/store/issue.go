@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -51,7 +50,7 @@ func (s *Store) Issue(ctx context.Context, grants []coupon.Grant) ([]coupon.Gran
 	}
 	var done *issue
 	lock := false
-	err := s.tx(ctx, "issue", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "issue", func(ctx context.Context, tx *txn) error {
 		is := &issue{asks: asks, lockStock: lock, answers: make([]coupon.Granted, len(asks))}
 		err := s.issueIn(ctx, tx, is)
 		if errors.Is(err, errStockMoved) {
@@ -63,8 +62,7 @@ func (s *Store) Issue(ctx context.Context, grants []coupon.Grant) ([]coupon.Gran
 	if err != nil {
 		return nil, err
 	}
-	if done.wrote {
-		s.wake.signal()
+	if len(done.made) > 0 {
 		s.peaks.note(ctx, s, done.made, done.makers, done.answers, time.Now())
 	}
 	return done.answers, nil
@@ -86,7 +84,6 @@ type issue struct {
 	makers  []int               // index in asks of each of made
 	repeats []repeat            // answers that wait for a coupon of this batch to get its id
 	refused []int               // indices in asks
-	wrote   bool
 }
 
 // ask is a grant with what follows from it alone.
@@ -116,7 +113,7 @@ type userKey struct {
 
 type userQuota struct{ taken, added int64 }
 
-func (s *Store) issueIn(ctx context.Context, tx *sql.Tx, is *issue) error {
+func (s *Store) issueIn(ctx context.Context, tx *txn, is *issue) error {
 	if err := s.queryRow(ctx, tx, stmtIssueStart, []any{&is.now, &is.step}); err != nil {
 		return err
 	}
@@ -136,7 +133,6 @@ func (s *Store) issueIn(ctx context.Context, tx *sql.Tx, is *issue) error {
 	if len(is.made) == 0 {
 		return nil
 	}
-	is.wrote = true
 	if err := s.insertCoupons(ctx, tx, is); err != nil {
 		return err
 	}
@@ -166,7 +162,7 @@ func (is *issue) answerMade() {
 }
 
 // writeRefusals tells the refused grants so, in the order they came.
-func (s *Store) writeRefusals(ctx context.Context, tx querier, is *issue) error {
+func (s *Store) writeRefusals(ctx context.Context, tx *txn, is *issue) error {
 	rows := make([]outboxRow, 0, len(is.refused))
 	for _, i := range is.refused {
 		a := &is.asks[i]
@@ -178,10 +174,6 @@ func (s *Store) writeRefusals(ctx context.Context, tx querier, is *issue) error 
 			lane: LaneEvent, part: keyPartition(a.Key), msgID: id, key: key, class: ' ', body: body, trace: a.Trace,
 		})
 	}
-	if len(rows) == 0 {
-		return nil
-	}
-	is.wrote = true
 	return s.writeOutbox(ctx, tx, rows)
 }
 

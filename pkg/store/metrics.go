@@ -4,9 +4,46 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
+// move is a kind of transition. From is zero for a grant.
+type move struct {
+	from, to coupon.Status
+	cause    coupon.Cause
+}
+
+// knownMoves lists every kind that verbs, triggers and grants take.
+func knownMoves() []move {
+	const (
+		unused, locked, used, expired, voided = coupon.Unused, coupon.Locked, coupon.Used, coupon.Expired, coupon.Voided
+		order, admin                          = coupon.CauseOrder, coupon.CauseAdmin
+	)
+	return []move{
+		{0, unused, coupon.CauseGrant},
+		{unused, locked, order},
+		{unused, used, order},
+		{unused, expired, coupon.CauseLadder},
+		{unused, expired, coupon.CauseSweep},
+		{unused, expired, coupon.CauseLazy},
+		{unused, expired, admin},
+		{unused, unused, admin},
+		{unused, voided, admin},
+		{locked, locked, order},
+		{locked, locked, admin},
+		{locked, used, order},
+		{locked, unused, order},
+		{locked, unused, coupon.CauseLock},
+		{locked, expired, coupon.CauseLock},
+		{locked, voided, admin},
+		{used, unused, coupon.CauseRefund},
+		{used, expired, coupon.CauseRefund},
+	}
+}
+
 type metrics struct {
+	transitions  *prometheus.CounterVec
 	statements   *prometheus.HistogramVec
 	retries      prometheus.Counter
 	quotaFloored prometheus.Counter
@@ -16,6 +53,9 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, slow *slow) *metrics {
 	m := &metrics{
 		slow: slow,
+		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lapse_transitions_total", Help: "Transitions of coupons that this process committed; from none: grants.",
+		}, []string{"from", "to", "cause", "result"}),
 		statements: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "lapse_statement_seconds", Help: "Time of each named SQL statement.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
@@ -27,11 +67,29 @@ func newMetrics(reg prometheus.Registerer, slow *slow) *metrics {
 			Name: "lapse_quota_floored_total", Help: "Coupons whose quota could not come back, since the counter was at zero.",
 		}),
 	}
+	for _, k := range knownMoves() {
+		m.transition(k)
+	}
 	for _, st := range registry {
 		m.statements.WithLabelValues(st.Name)
 	}
-	reg.MustRegister(m.statements, m.retries, m.quotaFloored, slow.total)
+	reg.MustRegister(m.transitions, m.statements, m.retries, m.quotaFloored, slow.total)
 	return m
+}
+
+func (m *metrics) transition(k move) prometheus.Counter {
+	from := "none"
+	if k.from != 0 {
+		from = k.from.String()
+	}
+	return m.transitions.WithLabelValues(from, k.to.String(), string(k.cause), "ok")
+}
+
+// moved counts transitions that were committed.
+func (m *metrics) moved(moves map[move]int) {
+	for k, n := range moves {
+		m.transition(k).Add(float64(n))
+	}
 }
 
 // observe notes one run of a statement: rows changed or read, and whether it failed.

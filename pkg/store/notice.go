@@ -46,7 +46,7 @@ func (s *Store) CollectNotices(ctx context.Context, kind coupon.NoticeKind, r co
 		return 0, nil
 	}
 	added := 0
-	err := s.tx(ctx, "collect notices", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "collect notices", func(ctx context.Context, tx *txn) error {
 		c := collection{s: s, tx: tx, kind: kind, rules: r, windows: make(map[string]window)}
 		var err error
 		added, err = c.run(ctx, items)
@@ -85,7 +85,7 @@ type window struct {
 // collection is one transaction that collects.
 type collection struct {
 	s       *Store
-	tx      *sql.Tx
+	tx      *txn
 	kind    coupon.NoticeKind
 	rules   coupon.WindowRules
 	windows map[string]window // by user

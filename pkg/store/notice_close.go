@@ -65,7 +65,7 @@ func (s *Store) CloseNotices(ctx context.Context, p coupon.ClosePlan) (coupon.Cl
 	if err != nil || c.Next.IsZero() || c.Next.After(c.Now) {
 		return c, err
 	}
-	err = s.tx(ctx, "close notices", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "close notices", func(ctx context.Context, tx *txn) error {
 		c = coupon.Closing{Now: c.Now}
 		due, err := s.claimWindows(ctx, tx, p, &c)
 		if err != nil || len(due) == 0 {
@@ -227,7 +227,7 @@ func (s *Store) insertAll(ctx context.Context, tx querier, st Statement, args []
 // failed.
 func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int) ([]coupon.Notice, error) {
 	var ns []coupon.Notice
-	err := s.tx(ctx, "claim notices", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "claim notices", func(ctx context.Context, tx *txn) error {
 		ns = nil
 		var ids []any
 		err := s.query(ctx, tx, stmtNoticeClaim, func(r *sql.Rows) error {
@@ -275,7 +275,7 @@ func (s *Store) DeliverInbox(ctx context.Context, ms []coupon.NoticeMessage) (in
 	written := 0
 	for part := range slices.Chunk(ms, insertRows) {
 		n := 0
-		err := s.tx(ctx, "deliver inbox", func(ctx context.Context, tx *sql.Tx) error {
+		err := s.tx(ctx, "deliver inbox", func(ctx context.Context, tx *txn) error {
 			var err error
 			n, err = s.deliverInbox(ctx, tx, part)
 			return err

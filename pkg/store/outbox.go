@@ -106,7 +106,7 @@ func (s *Store) DeleteOutbox(ctx context.Context, lane int, confirmed map[int][]
 	if len(confirmed) == 0 {
 		return nil
 	}
-	return s.tx(ctx, "delete outbox rows", func(ctx context.Context, tx *sql.Tx) error {
+	return s.tx(ctx, "delete outbox rows", func(ctx context.Context, tx *txn) error {
 		return eachPart(confirmed, func(part int, ids []uint64) error {
 			_, err := s.exec(ctx, tx, stmtOutboxDelete.in(len(ids)), partArgs(lane, part, ids)...)
 			return err
@@ -128,7 +128,7 @@ func (s *Store) RefuseOutbox(ctx context.Context, lane int, refused map[int][]co
 	if len(reasons) == 0 {
 		return 0, nil
 	}
-	err = s.tx(ctx, "refuse outbox rows", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "refuse outbox rows", func(ctx context.Context, tx *txn) error {
 		parked = 0
 		return eachPart(ids, func(part int, ids []uint64) error {
 			if _, err := s.exec(ctx, tx, stmtOutboxRefuse.in(len(ids)), partArgs(lane, part, ids)...); err != nil {
@@ -142,7 +142,7 @@ func (s *Store) RefuseOutbox(ctx context.Context, lane int, refused map[int][]co
 	return parked, err
 }
 
-func (s *Store) parkTired(ctx context.Context, tx *sql.Tx, lane, part int, ids []uint64, reasons map[uint64]string) (int, error) {
+func (s *Store) parkTired(ctx context.Context, tx *txn, lane, part int, ids []uint64, reasons map[uint64]string) (int, error) {
 	var tired []uint64
 	err := s.query(ctx, tx, stmtOutboxTired.in(len(ids)), func(r *sql.Rows) error {
 		var id uint64

@@ -50,7 +50,7 @@ type partLease struct {
 // up when nothing read from it is under way any more.
 func (s *Store) ClaimParts(ctx context.Context, owner string, lease time.Duration) (coupon.OutboxClaim, error) {
 	var claim coupon.OutboxClaim
-	err := s.tx(ctx, "claim outbox partitions", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "claim outbox partitions", func(ctx context.Context, tx *txn) error {
 		held, err := s.exec(ctx, tx, stmtLeaseRenew, lease.Microseconds(), []byte(owner))
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ func fairShare(rank, n int) int {
 	return share
 }
 
-func (s *Store) takeShare(ctx context.Context, tx *sql.Tx, owner string, lease time.Duration, leases []partLease, live []string) (
+func (s *Store) takeShare(ctx context.Context, tx *txn, owner string, lease time.Duration, leases []partLease, live []string) (
 	coupon.OutboxClaim, error,
 ) {
 	claim := coupon.OutboxClaim{Live: len(live)}

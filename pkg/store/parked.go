@@ -69,7 +69,7 @@ func (s *Store) settleParked(ctx context.Context, ids []uint64, d Deed, replay b
 	for i, id := range ids {
 		args[i] = id
 	}
-	err := s.tx(ctx, "parked rows", func(ctx context.Context, tx *sql.Tx) error {
+	return s.tx(ctx, "parked rows", func(ctx context.Context, tx *txn) error {
 		if replay {
 			n, err := s.exec(ctx, tx, stmtParkedReplay.in(len(ids)), args...)
 			if err != nil {
@@ -78,6 +78,7 @@ func (s *Store) settleParked(ctx context.Context, ids []uint64, d Deed, replay b
 			if n != int64(len(ids)) {
 				return ErrParkedMoved
 			}
+			tx.wrote = true
 		}
 		n, err := s.exec(ctx, tx, stmtParkedDelete.in(len(ids)), args...)
 		if err != nil {
@@ -88,8 +89,4 @@ func (s *Store) settleParked(ctx context.Context, ids []uint64, d Deed, replay b
 		}
 		return s.recordDeed(ctx, tx, d)
 	})
-	if err == nil && replay {
-		s.wake.signal()
-	}
-	return err
 }

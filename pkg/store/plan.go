@@ -26,7 +26,7 @@ var (
 // SetHorizon stores how far ahead triggers are published (0 = unlimited) and the guard beyond that. Values equal to
 // the stored ones keep their age.
 func (s *Store) SetHorizon(ctx context.Context, horizon, guard time.Duration) error {
-	return s.tx(ctx, "set horizon", func(ctx context.Context, tx *sql.Tx) error {
+	return s.tx(ctx, "set horizon", func(ctx context.Context, tx *txn) error {
 		for name, d := range map[string]time.Duration{settingHorizon: horizon, settingGuard: guard} {
 			if err := s.putSetting(ctx, tx, name, d.Milliseconds()); err != nil {
 				return err
@@ -38,7 +38,7 @@ func (s *Store) SetHorizon(ctx context.Context, horizon, guard time.Duration) er
 
 // ClaimPlan takes or keeps the promotion for owner; held is false when another pod has it.
 func (s *Store) ClaimPlan(ctx context.Context, owner string, lease time.Duration) (p coupon.PlanPlace, held bool, err error) {
-	err = s.tx(ctx, "claim plan", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "claim plan", func(ctx context.Context, tx *txn) error {
 		n, err := s.exec(ctx, tx, stmtPlanClaim, owner, lease.Microseconds(), owner)
 		if err != nil {
 			return err
@@ -61,7 +61,7 @@ func (s *Store) ClaimPlan(ctx context.Context, owner string, lease time.Duration
 // MovePlan stores slice, cursor and frontier, if owner still holds the plan at its epoch; false means that another
 // pod has taken over and this one must stop. A zero frontier removes it.
 func (s *Store) MovePlan(ctx context.Context, owner string, p coupon.PlanPlace, lease time.Duration) (held bool, err error) {
-	err = s.tx(ctx, "move plan", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "move plan", func(ctx context.Context, tx *txn) error {
 		n, err := s.exec(ctx, tx, stmtPlanMove, p.Start, p.End, p.Cursor.At, p.Cursor.ID, lease.Microseconds(), owner, p.Epoch)
 		if err != nil {
 			return err

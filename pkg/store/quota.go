@@ -37,7 +37,7 @@ var (
 func (s *Store) FoldQuota(ctx context.Context, limit int) (folded int, more bool, err error) {
 	limit = min(max(limit, 1), MaxFolded)
 	floored := 0
-	err = s.tx(ctx, "fold quota", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "fold quota", func(ctx context.Context, tx *txn) error {
 		folded, floored = 0, 0
 		templates := make(map[uint64]int64)
 		users := make(map[uint64]map[string]int64)

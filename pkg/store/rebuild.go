@@ -57,7 +57,7 @@ func (r rebuildRow) goesOn(ask coupon.RebuildAsk, moved, now time.Time) bool {
 }
 
 // lockRebuild reads the place and keeps others out until the transaction ends.
-func (s *Store) lockRebuild(ctx context.Context, tx *sql.Tx) (row rebuildRow, moved, now time.Time, err error) {
+func (s *Store) lockRebuild(ctx context.Context, tx *txn) (row rebuildRow, moved, now time.Time, err error) {
 	if _, err = s.exec(ctx, tx, stmtRebuildLock); err != nil {
 		return row, moved, now, err
 	}
@@ -72,7 +72,7 @@ func (s *Store) lockRebuild(ctx context.Context, tx *sql.Tx) (row rebuildRow, mo
 	return row, moved, now, err
 }
 
-func (s *Store) writeRebuild(ctx context.Context, tx *sql.Tx, row rebuildRow) error {
+func (s *Store) writeRebuild(ctx context.Context, tx *txn, row rebuildRow) error {
 	text, err := json.Marshal(row)
 	if err != nil {
 		return fmt.Errorf("setting rebuild.place: %w", err)
@@ -85,7 +85,7 @@ func (s *Store) writeRebuild(ctx context.Context, tx *sql.Tx, row rebuildRow) er
 // within the last hour goes on, else a new one begins. The horizon is that of now, so that what the planner has published meanwhile is covered.
 func (s *Store) ClaimRebuild(ctx context.Context, owner string, ask coupon.RebuildAsk, lease time.Duration) (coupon.RebuildClaim, error) {
 	var c coupon.RebuildClaim
-	err := s.tx(ctx, "claim rebuild", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "claim rebuild", func(ctx context.Context, tx *txn) error {
 		c = coupon.RebuildClaim{}
 		row, moved, now, err := s.lockRebuild(ctx, tx)
 		if err != nil {
@@ -154,7 +154,7 @@ func (s *Store) PeekRebuild(ctx context.Context, ask coupon.RebuildAsk) (c coupo
 // MoveRebuild stores the place and prolongs the lease; a lease of 0 lets go. False means that another process has
 // taken over, and this one must stop.
 func (s *Store) MoveRebuild(ctx context.Context, owner string, p coupon.RebuildPlace, lease time.Duration) (held bool, err error) {
-	err = s.tx(ctx, "move rebuild", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "move rebuild", func(ctx context.Context, tx *txn) error {
 		row, _, _, err := s.lockRebuild(ctx, tx)
 		if err != nil {
 			return err

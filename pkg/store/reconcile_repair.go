@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strings"
 	"time"
@@ -25,7 +24,7 @@ func (s *Store) RepairStock(ctx context.Context, template uint64, by int64) (boo
 
 // RepairUserCount sets a user's counter to what the user's coupons say while it is held, and gives what it was and is.
 func (s *Store) RepairUserCount(ctx context.Context, template uint64, user string) (was, is int64, err error) {
-	err = s.tx(ctx, "repair user count", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "repair user count", func(ctx context.Context, tx *txn) error {
 		if err := s.queryRow(ctx, tx, stmtRepairUserLock, []any{&was}, template, []byte(user)); err != nil {
 			return err
 		}
@@ -57,7 +56,7 @@ func (s *Store) RepairStatistics(ctx context.Context, d coupon.TemplateDay) erro
 	sum := d.DayStats
 	day := sum.Day.UTC().Format(time.DateOnly)
 	sum.Day = time.Time{}
-	err := s.tx(ctx, "repair statistics", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "repair statistics", func(ctx context.Context, tx *txn) error {
 		return s.addStats(ctx, tx, map[statsKey]*coupon.DayStats{{d.Template, day}: &sum})
 	})
 	if err != nil {

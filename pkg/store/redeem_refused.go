@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -27,12 +26,7 @@ func (s *Store) RecordRedeemRefused(ctx context.Context, refusals []coupon.Redee
 			lane: LaneEvent, part: coupon.Partition(r.CouponID), couponID: r.CouponID, msgID: id, key: key, class: ' ', body: body, trace: r.Trace,
 		})
 	}
-	err := s.tx(ctx, "redeem_refused", func(ctx context.Context, tx *sql.Tx) error {
+	return s.tx(ctx, "redeem_refused", func(ctx context.Context, tx *txn) error {
 		return s.writeOutbox(ctx, tx, rows)
 	})
-	if err != nil {
-		return err
-	}
-	s.wake.signal()
-	return nil
 }

@@ -42,12 +42,12 @@ func (s *Store) checkServer(ctx context.Context) error {
 func (s *Store) selfTest(ctx context.Context) error {
 	var last error
 	for range 20 {
-		last = s.tx(ctx, "self-test", func(ctx context.Context, holder *sql.Tx) error {
+		last = s.tx(ctx, "self-test", func(ctx context.Context, holder *txn) error {
 			var name string
 			if err := s.queryRow(ctx, holder, stmtSelfLock, []any{&name}); err != nil {
 				return err
 			}
-			return s.tx(ctx, "self-test skip", func(ctx context.Context, other *sql.Tx) error {
+			return s.tx(ctx, "self-test skip", func(ctx context.Context, other *txn) error {
 				var got []string
 				err := s.query(ctx, other, stmtSelfSkip, func(r *sql.Rows) error {
 					var n string

@@ -50,7 +50,7 @@ func (s *Store) CountEvents(ctx context.Context, events []coupon.Counted) (fresh
 	if len(events) > MaxCounted {
 		return 0, fmt.Errorf("count events: at most %d at once, got %d", MaxCounted, len(events))
 	}
-	err = s.tx(ctx, "count events", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "count events", func(ctx context.Context, tx *txn) error {
 		var err error
 		fresh, err = s.countIn(ctx, tx, events)
 		return err
@@ -202,7 +202,7 @@ func (s *Store) TemplateStats(ctx context.Context, id uint64, from, to time.Time
 // PruneTombstones removes up to limit tombstones of orders that are older than that, and says how many.
 func (s *Store) PruneTombstones(ctx context.Context, olderThan time.Duration, limit int) (int, error) {
 	var pruned int64
-	err := s.tx(ctx, "prune tombstones", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "prune tombstones", func(ctx context.Context, tx *txn) error {
 		var err error
 		pruned, err = s.exec(ctx, tx, stmtTombPrune, olderThan.Microseconds(), limit)
 		return err

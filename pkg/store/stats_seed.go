@@ -78,7 +78,7 @@ func parseSeed(value string) (p seedPlace, err error) {
 // done. After done nothing is read any more but the setting.
 func (s *Store) SeedStats(ctx context.Context, limit int) (counted int, done bool, err error) {
 	limit = min(max(limit, 1), MaxCounted)
-	err = s.tx(ctx, "seed statistics", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.tx(ctx, "seed statistics", func(ctx context.Context, tx *txn) error {
 		counted, done = 0, false
 		var value string
 		switch err := s.queryRow(ctx, tx, stmtSeedState, []any{&value}); {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"time"
 
@@ -194,59 +193,4 @@ func (s *Store) beginClock() func(db time.Time) error {
 func (s *Store) Ping(ctx context.Context) error {
 	var one int
 	return s.queryRow(ctx, s.sql, stmtPing, []any{&one})
-}
-
-const txTries = 6
-
-// tx runs fn in a transaction named for errors and metrics. It retries deadlocks and lock waits a few times, so fn
-// must not change anything outside the transaction before it returns nil. Rows that fn wrote to the outbox wake the
-// relay after the commit.
-func (s *Store) tx(ctx context.Context, name string, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	for try := 1; ; try++ {
-		err := s.once(ctx, fn)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, coupon.ErrContention) || try == txTries {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		s.metrics.retries.Inc()
-		pause := time.NewTimer(time.Duration(1+rand.IntN(10*try)) * time.Millisecond)
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return fmt.Errorf("%s: %w", name, errors.Join(context.Cause(ctx), err))
-		case <-pause.C:
-		}
-	}
-}
-
-func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.limit)
-	defer cancel()
-	began := time.Now()
-	tx, err := s.sql.BeginTx(ctx, nil)
-	err = classify(err)
-	s.took(ctx, pulse.Statement, began, err)
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	defer func() {
-		if err == nil {
-			return
-		}
-		if rerr := tx.Rollback(); rerr != nil && !errors.Is(rerr, sql.ErrTxDone) {
-			err = fmt.Errorf("%w (rollback: %w)", err, rerr)
-		}
-	}()
-	if err := fn(ctx, tx); err != nil {
-		return err
-	}
-	began = time.Now()
-	err = classify(tx.Commit())
-	s.took(ctx, pulse.Commit, began, err)
-	if err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
 }

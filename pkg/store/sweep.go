@@ -59,9 +59,8 @@ func (s *Store) sweepBatch(ctx context.Context, st Statement, args []any, locks 
 	allow func(time.Time) error,
 ) (coupon.Swept, error) {
 	var res coupon.Swept
-	wrote := false
-	err := s.tx(ctx, "sweep", func(ctx context.Context, tx *sql.Tx) error {
-		res, wrote = coupon.Swept{Next: from}, false
+	err := s.tx(ctx, "sweep", func(ctx context.Context, tx *txn) error {
+		res = coupon.Swept{Next: from}
 		rows, now, err := s.lockRows(ctx, tx, st, args...)
 		if err != nil || len(rows) == 0 {
 			return err
@@ -81,12 +80,9 @@ func (s *Store) sweepBatch(ctx context.Context, st Statement, args []any, locks 
 			triggers = append(triggers, coupon.Trigger{Kind: coupon.KindExpire, CouponID: row.ID, At: row.ExpiresAt, Origin: coupon.OriginSweep})
 		}
 		res.Now, res.More = now, len(rows) == limit
-		res.Settled, wrote, err = s.settle(ctx, tx, now, triggers, rows, nil)
+		res.Settled, err = s.settle(ctx, tx, now, triggers, rows, nil)
 		return err
 	})
-	if err == nil && wrote {
-		s.wake.signal()
-	}
 	return res, err
 }
 

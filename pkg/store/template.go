@@ -84,17 +84,17 @@ func (s *Store) CreateTemplate(ctx context.Context, t coupon.Template) (uint64, 
 // noted with the key in the same transaction, so that a second try finds it as the key's mark. coupon.ErrConflict says
 // that another try made a template already.
 func (s *Store) CreateTemplateOnce(ctx context.Context, t coupon.Template, caller, key string) (uint64, error) {
-	return s.createTemplate(ctx, t, func(ctx context.Context, tx *sql.Tx, id uint64) error {
+	return s.createTemplate(ctx, t, func(ctx context.Context, tx *txn, id uint64) error {
 		return s.markIdempotent(ctx, tx, caller, key, strconv.FormatUint(id, 10))
 	})
 }
 
-func (s *Store) createTemplate(ctx context.Context, t coupon.Template, also func(ctx context.Context, tx *sql.Tx, id uint64) error) (uint64, error) {
+func (s *Store) createTemplate(ctx context.Context, t coupon.Template, also func(ctx context.Context, tx *txn, id uint64) error) (uint64, error) {
 	if err := t.Validate(); err != nil {
 		return 0, err
 	}
 	var id uint64
-	err := s.tx(ctx, "create template", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "create template", func(ctx context.Context, tx *txn) error {
 		var err error
 		if id, err = s.insertID(ctx, tx, stmtStockInsert, t.Quota, t.PerUser); err != nil {
 			return err
@@ -115,17 +115,17 @@ func (s *Store) ReviseTemplate(ctx context.Context, t coupon.Template) (uint32, 
 
 // ReviseTemplateOnce is to ReviseTemplate what CreateTemplateOnce is to CreateTemplate; the mark is the revision.
 func (s *Store) ReviseTemplateOnce(ctx context.Context, t coupon.Template, caller, key string) (uint32, error) {
-	return s.reviseTemplate(ctx, t, func(ctx context.Context, tx *sql.Tx, revision uint32) error {
+	return s.reviseTemplate(ctx, t, func(ctx context.Context, tx *txn, revision uint32) error {
 		return s.markIdempotent(ctx, tx, caller, key, strconv.FormatUint(uint64(revision), 10))
 	})
 }
 
-func (s *Store) reviseTemplate(ctx context.Context, t coupon.Template, also func(ctx context.Context, tx *sql.Tx, revision uint32) error) (uint32, error) {
+func (s *Store) reviseTemplate(ctx context.Context, t coupon.Template, also func(ctx context.Context, tx *txn, revision uint32) error) (uint32, error) {
 	if err := t.Validate(); err != nil {
 		return 0, err
 	}
 	next := t.Revision + 1
-	err := s.tx(ctx, "revise template", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "revise template", func(ctx context.Context, tx *txn) error {
 		n, err := s.exec(ctx, tx, stmtStockRevise, next, t.Quota, t.PerUser, t.ID, t.Revision)
 		if err != nil {
 			return err
@@ -141,7 +141,7 @@ func (s *Store) reviseTemplate(ctx context.Context, t coupon.Template, also func
 	return next, err
 }
 
-func (s *Store) insertRevision(ctx context.Context, tx *sql.Tx, id uint64, revision uint32, t coupon.Template) error {
+func (s *Store) insertRevision(ctx context.Context, tx *txn, id uint64, revision uint32, t coupon.Template) error {
 	terms, err := termsArgs(t.Terms.Defaults())
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strconv"
 
@@ -29,7 +28,7 @@ func (s *Store) StopTemplate(ctx context.Context, id uint64, stopped bool, actor
 		deed.Action = DeedTemplateStop
 	}
 	moved := false
-	err := s.tx(ctx, "stop template", func(ctx context.Context, tx *sql.Tx) error {
+	err := s.tx(ctx, "stop template", func(ctx context.Context, tx *txn) error {
 		n, err := s.exec(ctx, tx, stmtStop, stopped, id, stopped)
 		if err != nil {
 			return err

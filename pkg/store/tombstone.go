@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"slices"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -17,7 +16,7 @@ var stmtTombstone = define("act.tombstone", `INSERT INTO order_tombstone (coupon
 // buryOrder remembers that an order is closed (release) or refunded (refund), for each of its coupons, whether or not it
 // exists: what comes for the order later, out of order, must take nothing. Rows are written in the order of ids, so that
 // two of them wait for one another.
-func (s *Store) buryOrder(ctx context.Context, tx *sql.Tx, o coupon.Order) error {
+func (s *Store) buryOrder(ctx context.Context, tx *txn, o coupon.Order) error {
 	closed, refunded := o.Verb == coupon.VerbRelease, o.Verb == coupon.VerbRefund
 	if !closed && !refunded {
 		return nil

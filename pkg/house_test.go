@@ -1,4 +1,4 @@
-// Package pkg_test holds the tests of the house itself: what may import what.
+// Package pkg_test holds the tests of the house itself: what may import what, and that the tests exist which the documents name.
 package pkg_test
 
 import (
@@ -7,7 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -148,4 +152,55 @@ func TestOnlyImporters(t *testing.T) {
 			}
 		}
 	}
+}
+
+// testsOf gives the directories that hold each test, example or fuzz target.
+func testsOf(t *testing.T) map[string][]string {
+	t.Helper()
+	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`)
+	tests := make(map[string][]string)
+	for _, root := range []string{".", filepath.Join("..", "cmd")} {
+		require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			for _, m := range function.FindAllSubmatch(source, -1) {
+				tests[string(m[1])] = append(tests[string(m[1])], filepath.ToSlash(filepath.Dir(filepath.Join("pkg", path))))
+			}
+			return err
+		}))
+	}
+	return tests
+}
+
+// TestTheDocumentsNameTestsThatExist: `package: TestName`, where the package holds for the names behind it in the same line, too, and
+// a name that ends in … stands for all that begin so.
+func TestTheDocumentsNameTestsThatExist(t *testing.T) {
+	tests := testsOf(t)
+	documents, err := filepath.Glob(filepath.Join("..", "docs", "*.md"))
+	require.NoError(t, err)
+	named := regexp.MustCompile("`(?:([\\w/]+): )?((?:Test|Fuzz|Example)\\w+)(…?)`")
+	seen := 0
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			in := ""
+			for _, m := range named.FindAllStringSubmatch(line, -1) {
+				if m[1] != "" {
+					in = "/" + m[1]
+				}
+				there := false
+				for name, directories := range tests {
+					if name == m[2] || m[3] != "" && strings.HasPrefix(name, m[2]) {
+						there = there || slices.ContainsFunc(directories, func(d string) bool { return strings.HasSuffix("/"+d, in) })
+					}
+				}
+				require.True(t, there, "%s names %s, which is not there: %s", document, m[0], line)
+				seen++
+			}
+		}
+	}
+	require.Greater(t, seen, 100)
 }

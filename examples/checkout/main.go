@@ -31,7 +31,9 @@ func run(ctx context.Context, args []string, token string, out io.Writer) error 
 	url := flags.String("url", "http://localhost:8080", "where Lapse serves its API")
 	user, coupon, order := flags.String("user", "", "whose coupon"), flags.String("coupon", "", "its id"), flags.String("order", "", "the order's id")
 	fail, refund := flags.Bool("fail", false, "payment fails"), flags.Bool("refund", false, "the paid order is refunded")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil // it was told
+	} else if err != nil {
 		return err
 	}
 	lapse, err := client.New(client.Config{URL: *url, Token: token, Actor: "example", Timeout: 2 * time.Second})
@@ -68,7 +70,11 @@ func run(ctx context.Context, args []string, token string, out io.Writer) error 
 	}
 	used, err := lapse.Redeem(ctx, *order, ask)
 	for client.Uncertain(err) && ctx.Err() == nil { // the same call until there is an answer
-		used, err = lapse.Redeem(ctx, *order, ask)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+			used, err = lapse.Redeem(ctx, *order, ask)
+		}
 	}
 	if err := say("redeem", used, err); err != nil || !*refund {
 		return err

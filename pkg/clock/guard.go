@@ -13,6 +13,10 @@ var ErrAhead = errors.New("database clock ahead")
 // DefaultTolerance is how far ahead the database's clock may run.
 const DefaultTolerance = 2 * time.Second
 
+// youth is how long a process that took the first reading for right may still learn from the others that it was not: they
+// look every second, and tell at once.
+const youth = 5 * time.Second
+
 // slew is how much of the time that passed the anchor may follow the database's clock by: crystals differ by far
 // less, a step by far more.
 const slew = 0.001
@@ -27,9 +31,10 @@ type Guard struct {
 	anchor   time.Time // database's clock …
 	at       time.Time // … at this reading of the monotonic clock; zero: not anchored yet
 	set      time.Time // the database's clock when the anchor was last set from scratch
+	young    time.Time // until then the anchor, a first reading, may turn out to be wrong
 	jump     time.Duration
 	tripped  bool
-	held     bool // not anchored, and must not be: the fleet had stopped when this process came
+	held     bool // not anchored, and must not be: the fleet had stopped for the clock that this process came to
 	accepted time.Time
 	since    pair // while tripped: the first reading after the last step
 }
@@ -66,7 +71,7 @@ func (g *Guard) check(began, db time.Time) error {
 	}
 	if g.at.IsZero() {
 		if g.prompt(began, now) {
-			g.set, g.anchor, g.at = db, db, now
+			g.set, g.anchor, g.at, g.young = db, db, now, now.Add(youth)
 		}
 		return nil
 	}
@@ -121,16 +126,21 @@ func (g *Guard) Accept(began, db, accepted time.Time) bool {
 		return false
 	}
 	g.accepted, g.tripped, g.held = accepted, false, false
-	g.set, g.anchor, g.at, g.jump = db, db, now, 0
+	g.set, g.anchor, g.at, g.jump, g.young = db, db, now, 0, time.Time{}
 	return true
 }
 
-// Hold stops a process that has not seen the database's clock yet: the others have stopped for it, and a fresh process
-// would believe it. It reports whether it does.
+// isYoung tells a process that may have taken a wrong clock for right: it has not seen a jump itself.
+func (g *Guard) isYoung() bool { return !g.tripped && g.now().Before(g.young) }
+
+// Hold stops a process that has not seen the database's clock yet, or for the first time just now: the others have stopped
+// for it, and a fresh process would believe it. It reports whether it does.
 func (g *Guard) Hold() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.held = g.held || g.at.IsZero()
+	if g.at.IsZero() || g.isYoung() {
+		g.held, g.at, g.set = true, time.Time{}, time.Time{}
+	}
 	return g.held
 }
 
@@ -160,6 +170,7 @@ type State struct {
 	Anchored time.Time     // the database's clock when the anchor was last set from scratch; zero: not yet
 	Tripped  bool          // nothing may expire
 	Held     bool          // tripped for what others saw
+	Young    bool          // believes by an anchor so fresh that it may yet be held
 	Since    time.Time     // of a tripped one: the database's clock at the first reading after its last step
 	Accepted time.Time     // the acceptance that it last went by
 }
@@ -168,7 +179,7 @@ type State struct {
 func (g *Guard) State() State {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := State{Jump: g.jump, Anchored: g.set, Tripped: g.tripped || g.held, Held: g.held, Accepted: g.accepted}
+	s := State{Jump: g.jump, Anchored: g.set, Tripped: g.tripped || g.held, Held: g.held, Young: g.isYoung(), Accepted: g.accepted}
 	if g.tripped {
 		s.Since = g.since.db
 	}

@@ -81,9 +81,10 @@ func NewWatch(g *Guard, source Source, o Options) *Watch {
 func (w *Watch) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
+	// Before the first look, which would believe.
 	going, stopped, err := w.others(ctx)
-	if err == nil && going == 0 && stopped > 0 && w.guard.Hold() {
-		w.log.Error("the fleet has stopped expiring for the database's clock; this process does not start to")
+	if err == nil && going == 0 && stopped > 0 {
+		w.hold()
 	}
 	if err := w.look(ctx); err != nil {
 		w.fails.Failed("the clocks could not be compared", err)
@@ -135,14 +136,16 @@ func (w *Watch) look(ctx context.Context) error {
 		return believed
 	}
 	state := w.guard.State()
-	if state.Held {
-		going, _, err := w.others(ctx)
-		if err != nil {
+	if state.Held || state.Young {
+		going, stopped, err := w.others(ctx)
+		switch {
+		case err != nil:
 			return err
-		}
-		if going > 0 {
+		case state.Held && going > 0:
 			w.guard.Free()
 			w.log.Info("the fleet expires; this process does, too")
+		case !state.Held && going == 0 && stopped > 0:
+			w.hold()
 		}
 	}
 	if !accepted.IsZero() && w.guard.Accept(began, db, accepted) {
@@ -152,7 +155,14 @@ func (w *Watch) look(ctx context.Context) error {
 	return w.report(ctx, offset)
 }
 
-// others counts the other processes that believe the database's clock, and those that do not.
+func (w *Watch) hold() {
+	if w.guard.Hold() {
+		w.log.Error("the fleet has stopped expiring for the database's clock; this process does, too")
+	}
+}
+
+// others counts the other processes that believe the database's clock, and those that do not. One that has just come knows
+// no better than this one, and is not counted, unless a person told it.
 func (w *Watch) others(ctx context.Context) (going, stopped int, err error) {
 	reports, err := w.source.ClockReports(ctx)
 	if err != nil {
@@ -163,7 +173,8 @@ func (w *Watch) others(ctx context.Context) (going, stopped int, err error) {
 		case r.Pod == w.pod:
 		case r.Tripped:
 			stopped++
-		case !r.Anchored.IsZero():
+		case r.Anchored.IsZero():
+		case !r.Accepted.IsZero(), r.At.Sub(r.Anchored) > youth:
 			going++
 		}
 	}

@@ -262,6 +262,51 @@ func TestAFreshProcessIsHeldWhileTheFleetHasStopped(t *testing.T) {
 	})
 }
 
+// Processes that start between a jump and the moment when the others tell of it believe the clock, since nothing speaks
+// against it; but not for long, and they are no witnesses to each other.
+func TestAProcessThatStartsRightAfterAJumpIsStoppedWithTheOthers(t *testing.T) {
+	t.Parallel()
+	for _, jump := range []time.Duration{5 * time.Second, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			db := newDatabase()
+			a := startProcess(t, db, "a")
+			wait(10*time.Second + 500*time.Millisecond)
+			db.stepped(jump)
+			b, c := startProcess(t, db, "b"), startProcess(t, db, "c")
+			wait(3 * time.Second)
+			require.False(t, a.expires(db) || b.expires(db) || c.expires(db))
+			a.stop()
+			wait(time.Minute)
+			require.False(t, b.expires(db) || c.expires(db), "time alone does not make it right")
+			db.accept()
+			wait(2 * time.Second)
+			require.True(t, b.expires(db) && c.expires(db))
+			b.stop()
+			c.stop()
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		db := newDatabase()
+		a, b := startProcess(t, db, "a"), startProcess(t, db, "b")
+		defer a.stop()
+		defer b.stop()
+		wait(2 * time.Second)
+		db.stepped(time.Hour)
+		wait(2 * time.Second)
+		require.False(t, a.expires(db) || b.expires(db))
+		db.stepped(-time.Hour)
+		wait(2 * time.Second)
+		require.True(t, a.expires(db) && b.expires(db), "who saw the jump keeps its anchor, however young")
+
+		wait(10 * time.Second)
+		c := startProcess(t, db, "c")
+		defer c.stop()
+		a.slept(time.Hour)
+		wait(10 * time.Second)
+		require.True(t, !a.expires(db) && b.expires(db) && c.expires(db), "one that knows better goes on")
+	})
+}
+
 func TestAHeldProcessGoesOnWhenTheOthersDo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // Depths counts the messages that are ready in each of the queues (not those
@@ -117,7 +119,7 @@ func (c *Client) WatchParked(ctx context.Context, queues []string, every time.Du
 		if err != nil && ctx.Err() == nil {
 			c.log.Debug("cannot count parked messages", zap.Error(err))
 		}
-		if !sleep(ctx, every) {
+		if lifecycle.Sleep(ctx, every) != nil {
 			return nil
 		}
 	}

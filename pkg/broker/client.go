@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // Options are what a Client gets from its process.
@@ -218,7 +219,7 @@ func (a *attempts) failed(ctx context.Context, what string, err error) bool {
 	level(what, zap.Error(err), zap.Int("attempt", a.n), zap.Duration("next_in", d))
 	least := min(d, a.c.cfg.BackoffMin)
 	there := a.c.arrival()
-	if !sleep(ctx, least) {
+	if lifecycle.Sleep(ctx, least) != nil {
 		return false
 	}
 	rest := time.NewTimer(d - least)
@@ -240,18 +241,6 @@ func (a *attempts) lasted(since time.Time) {
 	}
 	a.wait.Reset()
 	a.last, a.n = "", 0
-}
-
-// sleep waits for d; false = ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 func empty(p ladder.Plan) bool { return len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 0 }

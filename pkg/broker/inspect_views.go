@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // views is what the management API shows of the vhost.
@@ -110,7 +111,7 @@ func (c *Client) QueueStates(ctx context.Context, prefix string) ([]QueueState, 
 }
 
 func (c *Client) views(ctx context.Context, prefix string) (views, error) {
-	v := views{prefix: prefix, exchanges: map[string]exchangeView{}, bindings: map[ladder.Binding]bool{}}
+	v := views{prefix: prefix, exchanges: map[string]exchangeView{}}
 	var err error
 	if v.queues, err = c.QueueStates(ctx, prefix); err != nil {
 		return v, err
@@ -122,19 +123,8 @@ func (c *Client) views(ctx context.Context, prefix string) (views, error) {
 	for _, e := range exchanges {
 		v.exchanges[e.Name] = e
 	}
-	var bindings []struct {
-		Source      string `json:"source"`
-		Destination string `json:"destination"`
-		Type        string `json:"destination_type"`
-		Key         string `json:"routing_key"`
-	}
-	if err := c.manage(ctx, "/api/bindings/"+url.PathEscape(c.vhost()), &bindings); err != nil {
-		return v, fmt.Errorf("reading the bindings of the broker: %w", err)
-	}
-	for _, b := range bindings {
-		v.bindings[ladder.Binding{Source: b.Source, Destination: b.Destination, ToExchange: b.Type == "exchange", Key: b.Key}] = true
-	}
-	return v, nil
+	v.bindings, err = c.bindings(ctx)
+	return v, err
 }
 
 // runningNodes counts the cluster's nodes that run.
@@ -181,8 +171,8 @@ func (c *Client) Stuck(ctx context.Context, prefix string, after time.Duration) 
 		if len(held) == 0 || left <= 0 {
 			break
 		}
-		if !sleep(ctx, min(every, left)) {
-			return nil, ctx.Err()
+		if err := lifecycle.Sleep(ctx, min(every, left)); err != nil {
+			return nil, err
 		}
 	}
 	var out []Finding

@@ -110,6 +110,21 @@ func harmless(v any, q ladder.Queue) bool {
 
 // verifyBindings compares with the vhost's list of bindings.
 func (c *Client) verifyBindings(ctx context.Context, plan ladder.Plan) error {
+	there, err := c.bindings(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, b := range plan.Bindings {
+		if !there[b] {
+			errs = append(errs, &MissingError{Kind: "binding", Name: Describe(b)})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// bindings are those of the vhost.
+func (c *Client) bindings(ctx context.Context) (map[ladder.Binding]bool, error) {
 	var list []struct {
 		Source      string `json:"source"`
 		Destination string `json:"destination"`
@@ -117,19 +132,13 @@ func (c *Client) verifyBindings(ctx context.Context, plan ladder.Plan) error {
 		Key         string `json:"routing_key"`
 	}
 	if err := c.manage(ctx, "/api/bindings/"+url.PathEscape(c.vhost()), &list); err != nil {
-		return fmt.Errorf("reading the bindings of the broker: %w", err)
+		return nil, fmt.Errorf("reading the bindings of the broker: %w", err)
 	}
 	there := make(map[ladder.Binding]bool, len(list))
 	for _, b := range list {
 		there[ladder.Binding{Source: b.Source, Destination: b.Destination, ToExchange: b.Type == "exchange", Key: b.Key}] = true
 	}
-	var errs []error
-	for _, b := range plan.Bindings {
-		if !there[b] {
-			errs = append(errs, &MissingError{Kind: "binding", Name: describe(b)})
-		}
-	}
-	return errors.Join(errs...)
+	return there, nil
 }
 
 func (c *Client) vhost() string {

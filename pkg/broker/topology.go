@@ -122,12 +122,13 @@ func bind(ch *amqp.Channel, b ladder.Binding) error {
 		err = ch.QueueBind(b.Destination, b.Key, b.Source, false, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("binding %s: %w", describe(b), err)
+		return fmt.Errorf("binding %s: %w", Describe(b), err)
 	}
 	return nil
 }
 
-func describe(b ladder.Binding) string {
+// Describe names a binding, as errors and findings do.
+func Describe(b ladder.Binding) string {
 	return fmt.Sprintf("%s -> %s (key %q)", b.Source, b.Destination, b.Key)
 }
 

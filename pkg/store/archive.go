@@ -69,6 +69,9 @@ func (s *Store) actArchived(ctx context.Context, tx *txn, a *act, ids []any) err
 
 // unarchive brings a coupon that is about to change back into the table, with its history. Its row is held.
 func (s *Store) unarchive(ctx context.Context, tx *txn, id uint64) error {
+	if err := s.seedArchived(ctx, tx, id); err != nil {
+		return err
+	}
 	for _, st := range []Statement{stmtUnarchive, stmtUnarchiveHistory, stmtArchiveDropHistory, stmtArchiveDrop} {
 		n, err := s.exec(ctx, tx, st, id)
 		if err != nil {

@@ -17,7 +17,8 @@ const (
 	seedDone    = "done"
 )
 
-// The tables that are walked, in order. What moves from the first to the second while that goes on is met there.
+// The tables that are walked, in order. What moves from the first to the second while that goes on is met there; what comes
+// back meanwhile is counted by whoever brings it back: see seedArchived.
 const (
 	seedLive    = "live"
 	seedArchive = "archive"
@@ -125,6 +126,27 @@ func (s *Store) SeedStats(ctx context.Context, limit int) (counted int, done boo
 		return 0, false, err
 	}
 	return counted, done, nil
+}
+
+// seedArchived counts the steps of an archived coupon that is about to go back among the live, where the walk may have been
+// already, unless the seeding is done.
+func (s *Store) seedArchived(ctx context.Context, tx querier, id uint64) error {
+	var value string
+	err := s.queryRow(ctx, tx, stmtSeedState, []any{&value})
+	if value == seedDone || (err != nil && !errors.Is(err, coupon.ErrNotFound)) {
+		return err
+	}
+	for p, more := (seedPlace{table: seedArchive, coupon: id, last: id}), true; more; {
+		events, read, err := s.seedPage(ctx, tx, p, MaxCounted)
+		if err != nil {
+			return err
+		}
+		if _, err := s.countIn(ctx, tx, events); err != nil {
+			return err
+		}
+		p.version, more = read.version, read.rows == MaxCounted
+	}
+	return nil
 }
 
 // seedRead is how far a page went.

@@ -338,3 +338,33 @@ func TestLedgerCosts(t *testing.T) {
 	read = rowsRead(t, c, strings.Replace(statement(t, "stats.seen"), "IN (?)", "IN (?,?,?)", 1), 10, 400, late, 1, 1)
 	require.LessOrEqual(t, read, 20)
 }
+
+// TestSeedingMeetsWhatARefundBringsBack: a coupon that was archived before the walk reached it, and came back before the
+// walk reached the archive.
+func TestSeedingMeetsWhatARefundBringsBack(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	finished(t, d, s, 4) // 1 and 4 are used
+	moved := archiveAll(t.Context(), t, s, month, 10)
+	require.Equal(t, 4, moved.Moved)
+	plant(t, d, 5, 3, coupon.Unused, future, "NULL")
+	for range 2 { // past them among the live, not yet in the archive
+		_, done, err := s.SeedStats(t.Context(), 2)
+		require.NoError(t, err)
+		require.False(t, done)
+	}
+	done(t, s, ask(coupon.VerbRefund, "o", 1))
+	for over := false; !over; {
+		var err error
+		_, over, err = s.SeedStats(t.Context(), 2)
+		require.NoError(t, err)
+	}
+	// The refund itself is told by its event.
+	fresh, err := s.CountEvents(t.Context(), []coupon.Counted{{CouponID: 1, Version: 4, TemplateID: 1, From: coupon.Used, To: coupon.Unused, At: time.Now(), Value: 500}})
+	require.NoError(t, err)
+	require.Equal(t, 1, fresh)
+	agree(t, d)
+	done(t, s, ask(coupon.VerbRefund, "o", 4)) // from now on nothing is looked for
+	require.EqualValues(t, 1, d.Int(t, `SELECT SUM(refunded) FROM template_stats`))
+}

@@ -95,7 +95,8 @@ func (a *API) addWallet() {
 		id: "bestCoupon", method: http.MethodPost, path: "/v1/users/{user_id}/coupons/best", tag: tagWallet, summary: "Choose the best coupon for a cart",
 		text: "That which takes off most; of equals the one that ends first, then that of the lowest id. An amount is taken off up to the cart's; a percentage is rounded " +
 			"down to a minor unit and capped. A coupon with scopes needs one of them in the cart. With items, discount and minimum count the items that have one of the coupon's " +
-			"scopes; else the whole amount. Changes nothing and reserves nothing.",
+			"scopes; else the whole amount. Coupons that an order holds are not looked at, whichever it is: ask validateCoupon of one, with its order_id. " +
+			"Changes nothing and reserves nothing.",
 		scopes: []Scope{ScopeRead}, codes: []coupon.Code{CodeTooLarge},
 	}, a.bestCoupon)
 }

@@ -170,7 +170,7 @@ func (s *shop) endings(ctx context.Context, first, end int) (e endings, err erro
 			return e, err
 		}
 	}
-	for _, cause := range []string{"ladder", "sweep"} {
+	for _, cause := range []string{"ladder", "sweep", "lazy"} {
 		if e.by[cause], err = countIn(ctx, s.DB(), byQuery, first, end, cause); err != nil {
 			return e, err
 		}

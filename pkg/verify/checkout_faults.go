@@ -19,13 +19,13 @@ import (
 
 const (
 	liveLocks   = 1000
-	lockedFor   = 16 * time.Second // to the first deadline
-	lockSeconds = 10               // over which the deadlines lie
-	awayFor     = 18 * time.Second // from the kill to the expirer's return: between the first deadline and the last
+	lockedFor   = 24 * time.Second // to the first deadline
+	lockSeconds = 10               // over which the deadlines lie; the expirer returns in the middle of them
 	settleBound = 5 * second
 )
 
-// killLocks kills every worker while 1 000 locks live, and brings one expirer back when some of them have run out.
+// killLocks kills every worker while 1 000 locks live, and brings one expirer back when some of them have run out. The triggers of half of
+// them are on the ladder by then; those of the others may wait in the outbox.
 func (w *checkout) killLocks(ctx context.Context, t *tally) error {
 	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) error {
 		template, err := s.template(ctx, nil)
@@ -38,24 +38,32 @@ func (w *checkout) killLocks(ctx context.Context, t *tally) error {
 		}
 		w.cfg.View.Step(fmt.Sprintf("%d locks, and then kill -9 of publisher and expirer", liveLocks))
 		first := s.soon(lockedFor)
-		locking, limit := errgroup.WithContext(ctx)
-		locking.SetLimit(16)
-		for i := 0; i < liveLocks; i += roundOrders {
-			until := first.Add(time.Duration(i/roundOrders%lockSeconds) * time.Second)
-			locking.Go(func() error {
-				_, err := s.api.Lock(limit, "kill-"+strconv.Itoa(i), client.Order{
-					UserID: "one", CouponIDs: ids[i : i+roundOrders], LockFor: until.Add(-500 * time.Millisecond).Sub(s.Now()),
+		lock := func(from, to int) error {
+			locking, limit := errgroup.WithContext(ctx)
+			locking.SetLimit(16)
+			for i := from; i < to; i += roundOrders {
+				until := first.Add(time.Duration(i/roundOrders%lockSeconds) * time.Second)
+				locking.Go(func() error {
+					_, err := s.api.Lock(limit, "kill-"+strconv.Itoa(i), client.Order{
+						UserID: "one", CouponIDs: ids[i : i+roundOrders], LockFor: until.Add(-500 * time.Millisecond).Sub(s.Now()),
+					})
+					return err
 				})
-				return err
-			})
+			}
+			return locking.Wait()
 		}
-		if err := locking.Wait(); err != nil {
+		if err := lock(0, liveLocks/2); err != nil {
+			return err
+		}
+		if err := drained(ctx, s.DB()); err != nil {
+			return err
+		}
+		if err := lock(liveLocks/2, liveLocks); err != nil {
 			return err
 		}
 		if err := errors.Join(s.Fleet().Kill(demo.Publisher), s.Fleet().Kill(demo.Expirer)); err != nil {
 			return err
 		}
-		killed := s.Now()
 		live, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE status = 2 AND lock_until > UTC_TIMESTAMP(3)")
 		if err != nil {
 			return err
@@ -64,7 +72,7 @@ func (w *checkout) killLocks(ctx context.Context, t *tally) error {
 		if err != nil {
 			return err
 		}
-		if err := pause(ctx, awayFor-s.Now().Sub(killed)); err != nil {
+		if err := pause(ctx, first.Add(lockSeconds*time.Second/2).Sub(s.Now())); err != nil {
 			return err
 		}
 		overdue, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE status = 2 AND lock_until <= UTC_TIMESTAMP(3)")

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
 const (
@@ -55,12 +56,24 @@ func answerOf(err error) string {
 	}
 }
 
+// parallelLocks asks two publishers in turns: one alone may put those who want the same coupon in a row before they meet in the
+// database.
 func (w *checkout) parallelLocks(ctx context.Context, t *tally) error {
 	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) error {
-		if err := w.rivalLocks(ctx, s); err != nil {
+		const more = "publisher-2"
+		if err := s.Add(ctx, w.cfg.Bin, more, demo.Publisher, s.apiEnv()); err != nil {
 			return err
 		}
-		if err := w.rivalGrants(ctx, s); err != nil {
+		_, other, err := s.clientOf(more)
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		both := [2]*client.Client{s.api, other}
+		if err := w.rivalLocks(ctx, s, both); err != nil {
+			return err
+		}
+		if err := w.rivalGrants(ctx, s, both); err != nil {
 			return err
 		}
 		return s.agreed(ctx, "", false)
@@ -68,7 +81,7 @@ func (w *checkout) parallelLocks(ctx context.Context, t *tally) error {
 }
 
 // rivalLocks lets 64 orders lock one coupon, and 64 more ten coupons of which it is one: all or none.
-func (w *checkout) rivalLocks(ctx context.Context, s *shop) error {
+func (w *checkout) rivalLocks(ctx context.Context, s *shop, both [2]*client.Client) error {
 	template, err := s.template(ctx, nil)
 	if err != nil {
 		return err
@@ -80,7 +93,7 @@ func (w *checkout) rivalLocks(ctx context.Context, s *shop) error {
 	named := atomic.Int64{}
 	lock := func(name string, coupons ...string) func(i int) error {
 		return func(i int) error {
-			_, err := s.api.Lock(ctx, fmt.Sprintf("%s-%d", name, i), client.Order{UserID: "one", CouponIDs: coupons, LockFor: time.Hour})
+			_, err := both[i%2].Lock(ctx, fmt.Sprintf("%s-%d", name, i), client.Order{UserID: "one", CouponIDs: coupons, LockFor: time.Hour})
 			var e *client.Error
 			if errors.As(err, &e) && e.State == client.Locked && e.CouponID == ids[0] {
 				named.Add(1)
@@ -105,7 +118,7 @@ func (w *checkout) rivalLocks(ctx context.Context, s *shop) error {
 	got = answersOf(rivals, func(i int) error {
 		mine := slices.Clone(ids[1:])
 		rand.New(rand.NewPCG(w.cfg.Seed, uint64(i))).Shuffle(len(mine), func(a, b int) { mine[a], mine[b] = mine[b], mine[a] })
-		_, err := s.api.Lock(ctx, fmt.Sprintf("crossed-%d", i), client.Order{UserID: "one", CouponIDs: mine, LockFor: time.Hour})
+		_, err := both[i%2].Lock(ctx, fmt.Sprintf("crossed-%d", i), client.Order{UserID: "one", CouponIDs: mine, LockFor: time.Hour})
 		return err
 	})
 	want(s.t, "crossed_locked", got["ok"], Equal, 1)
@@ -114,7 +127,7 @@ func (w *checkout) rivalLocks(ctx context.Context, s *shop) error {
 }
 
 // rivalGrants lets 64 users at once claim ten coupons, 5 000 users a hundred, and one user his one.
-func (w *checkout) rivalGrants(ctx context.Context, s *shop) error {
+func (w *checkout) rivalGrants(ctx context.Context, s *shop, both [2]*client.Client) error {
 	for _, c := range []struct {
 		name           string
 		claimers       int
@@ -133,7 +146,7 @@ func (w *checkout) rivalGrants(ctx context.Context, s *shop) error {
 		}
 		w.cfg.View.Step(fmt.Sprintf("%d claims over HTTP for %d coupons", c.claimers, c.most))
 		got := answersOf(c.claimers, func(i int) error {
-			_, err := s.api.Grant(ctx, client.Grant{GrantKey: c.name + strconv.Itoa(i), TemplateID: template, UserID: c.user(i)})
+			_, err := both[i%2].Grant(ctx, client.Grant{GrantKey: c.name + strconv.Itoa(i), TemplateID: template, UserID: c.user(i)})
 			return err
 		})
 		rows, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE template_id = ?", template)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"time"
 
@@ -255,8 +256,39 @@ func (w *checkout) lazy(ctx context.Context, t *tally) error {
 		}
 		want(t, "expired_by_lazy_ladder_or_lock", causes["lazy"]+causes["ladder"]+causes["lock"], Equal, n)
 		told(t, "expired_by_lazy", causes["lazy"])
-		return s.agreed(ctx, "", false)
+		if err := s.agreed(ctx, "", false); err != nil {
+			return err
+		}
+		return w.rung(ctx, s, template)
 	})
+}
+
+// rung reads ended coupons whose triggers the ladder has lost: the reader's own expires each, long before the sweep would.
+func (w *checkout) rung(ctx context.Context, s *shop, template string) error {
+	const n = 20
+	first, end, err := s.plant(ctx, planted{
+		template: template, n: n, status: statusUnused, ends: s.Now().Add(-time.Second).Truncate(time.Second), granted: s.Now().Add(-time.Hour), user: "rung",
+	})
+	if err != nil {
+		return err
+	}
+	w.cfg.View.Step(fmt.Sprintf("%d ended coupons without a trigger are read", n))
+	for id := first; id < end; id++ {
+		if _, err := s.api.Coupon(ctx, strconv.Itoa(id)); err != nil {
+			return err
+		}
+	}
+	if err := s.allEnded(ctx, first, end, n, drainFor); err != nil {
+		return err
+	}
+	e, err := s.endings(ctx, first, end)
+	if err != nil {
+		return err
+	}
+	want(s.t, "rung_expired_by_lazy", e.by["lazy"], Equal, n)
+	want(s.t, "rung_twice", e.twice, Equal, 0)
+	want(s.t, "rung_early", e.early, Equal, 0)
+	return nil
 }
 
 // seenExpired asks by every way there is.

@@ -137,23 +137,28 @@ func (s *shop) apiEnv() map[string]string {
 }
 
 // dial makes a client of the API where the publisher serves it now.
-func (s *shop) dial() error {
-	ports, err := s.Fleet().Ports(demo.Publisher)
-	if err != nil {
-		return err
-	}
-	if ports["api"] == 0 {
-		return errors.New("the publisher's ports file names no api")
-	}
-	s.url = "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(ports["api"]))
+func (s *shop) dial() (err error) {
 	if s.api != nil {
 		s.api.Close()
 	}
-	s.api, err = client.New(client.Config{
-		URL: s.url, Token: s.secret, Actor: "verify", Attempts: 8, Timeout: apiTimeout,
+	s.url, s.api, err = s.clientOf(demo.Publisher)
+	return err
+}
+
+func (s *shop) clientOf(publisher string) (url string, api *client.Client, err error) {
+	ports, err := s.Fleet().Ports(publisher)
+	if err != nil {
+		return "", nil, err
+	}
+	if ports["api"] == 0 {
+		return "", nil, errors.New("the ports file of " + publisher + " names no api")
+	}
+	url = "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(ports["api"]))
+	api, err = client.New(client.Config{
+		URL: url, Token: s.secret, Actor: "verify", Attempts: 8, Timeout: apiTimeout,
 		Transport: &http.Transport{MaxConnsPerHost: apiConns, MaxIdleConnsPerHost: apiConns, MaxIdleConns: apiConns, IdleConnTimeout: time.Minute},
 	})
-	return err
+	return url, api, err
 }
 
 // template makes one whose coupons end when each grant says, else as the rule says; nil: a day later.

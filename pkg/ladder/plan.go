@@ -168,7 +168,9 @@ func (l *Ladder) planIntake(p *Plan) {
 		p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Ledger(), Key: "coupon.#"})
 	}
 	p.Queues = append(p.Queues, Queue{Name: l.Notice(), Role: RoleNotice, Args: l.work()})
-	p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Notice(), Key: "coupon.expired"})
+	for _, key := range []string{"coupon.expired", "coupon.expiring", "coupon.at_risk"} {
+		p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Notice(), Key: key})
+	}
 }
 
 // WaitQueue is the name of a level's queue for a digit; the shard counts only

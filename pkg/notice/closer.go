@@ -124,8 +124,8 @@ func (c *Closer) step(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("close windows: %w", err)
 	}
-	if n := len(closing.Suppressed); n > 0 {
-		c.metrics.suppressed.WithLabelValues(reasonEmpty).Add(float64(n))
+	for reason, n := range closing.Suppressed {
+		c.metrics.suppressed.WithLabelValues(reason).Add(float64(n))
 	}
 	err = c.deliver(ctx, closing.Pending)
 	more, lerr := c.leftovers(ctx)

@@ -66,7 +66,7 @@ func (b *book) CloseNotices(ctx context.Context, p coupon.ClosePlan) (coupon.Clo
 	if err := errors.Join(b.fail("close"), ctx.Err()); err != nil {
 		return coupon.Closing{}, err
 	}
-	c := coupon.Closing{Now: time.Now()}
+	c := coupon.Closing{Now: time.Now(), Suppressed: make(map[string]int)}
 	for id, at := range b.due {
 		if at.After(c.Now) {
 			if c.Next.IsZero() || at.Before(c.Next) {
@@ -84,7 +84,7 @@ func (b *book) CloseNotices(ctx context.Context, p coupon.ClosePlan) (coupon.Clo
 			n := coupon.Notice{WindowID: id, Channel: ch, UserID: fmt.Sprint("u", id), Kind: p.Kind, Items: 3}
 			if id == 13 {
 				n.Items = 0
-				c.Suppressed = append(c.Suppressed, n)
+				c.Suppressed[coupon.ReasonEmpty]++
 				continue
 			}
 			b.lease[n] = c.Now.Add(p.Lease)

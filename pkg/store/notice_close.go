@@ -66,7 +66,7 @@ func (s *Store) CloseNotices(ctx context.Context, p coupon.ClosePlan) (coupon.Cl
 		return c, err
 	}
 	err = s.tx(ctx, "close notices", func(ctx context.Context, tx *txn) error {
-		c = coupon.Closing{Now: c.Now}
+		c = coupon.Closing{Now: c.Now, Suppressed: make(map[string]int)}
 		due, err := s.claimWindows(ctx, tx, p, &c)
 		if err != nil || len(due) == 0 {
 			return err
@@ -202,7 +202,7 @@ func (s *Store) insertNotices(ctx context.Context, tx querier, p coupon.ClosePla
 				c.Pending = append(c.Pending, n)
 				told = append(told, w.id, string(channel), []byte(w.user), string(p.Kind), n.Items, p.Lease.Microseconds())
 			} else {
-				c.Suppressed = append(c.Suppressed, n)
+				c.Suppressed[coupon.ReasonEmpty]++
 				empty = append(empty, w.id, string(channel), []byte(w.user), string(p.Kind))
 			}
 		}

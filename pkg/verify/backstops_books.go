@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -57,19 +56,17 @@ func (w *backstops) reconcile(ctx context.Context, t *tally) error {
 				return err
 			}
 		}
-		w.cfg.View.Step(fmt.Sprintf("a table of %d rows", w.size.rows))
 		used, expired, apart := w.size.rows/2, w.size.rows/5, 1000
-		for _, p := range []planted{
-			{n: used, status: statusUsed, ends: s.soon(24 * time.Hour), granted: s.Now().Add(-3 * 24 * time.Hour)},
-			{n: expired, status: statusExpired, ends: s.Now().Add(-2 * 24 * time.Hour).Truncate(time.Second), granted: s.Now().Add(-3 * 24 * time.Hour)},
-			{n: w.size.rows - used - expired - apart, status: statusUnused, ends: s.soon(24 * time.Hour), granted: s.Now().Add(-3 * 24 * time.Hour)},
-			{template: counted, n: apart, status: statusUnused, ends: s.soon(24 * time.Hour), granted: s.Now().Add(-3 * 24 * time.Hour)},
-		} {
-			p.template = cmp.Or(p.template, template)
-			p.apart, p.spread, p.keys = time.Second, 50_000, true
-			if _, _, err := s.plant(ctx, p); err != nil {
-				return err
-			}
+		granted := s.Now().Add(-3 * 24 * time.Hour)
+		err = w.table(
+			ctx, s, template,
+			planted{n: used, status: statusUsed, ends: s.soon(24 * time.Hour), granted: granted, keys: true},
+			planted{n: expired, status: statusExpired, ends: s.Now().Add(-2 * 24 * time.Hour).Truncate(time.Second), granted: granted, keys: true},
+			planted{n: w.size.rows - used - expired - apart, status: statusUnused, ends: s.soon(24 * time.Hour), granted: granted, keys: true},
+			planted{template: counted, n: apart, status: statusUnused, ends: s.soon(24 * time.Hour), granted: granted, keys: true},
+		)
+		if err != nil {
+			return err
 		}
 		if _, err := s.DB().ExecContext(ctx, "INSERT INTO setting (name, value, updated_at) VALUES ('ledger.seed', 'done', UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE value = 'done'"); err != nil {
 			return err

@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 // planted describes coupons that are put into the table by plain SQL, since millions are to be there within minutes. Their
@@ -33,88 +36,100 @@ const (
 		UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)`
 	fillNumbers = `INSERT IGNORE INTO verify_number SELECT a.d + 10*b.d + 100*c.d + 1000*d.d + 10000*e.d
 		FROM ` + digits + ` a, ` + digits + ` b, ` + digits + ` c, ` + digits + ` d, ` + digits + ` e`
-	// What a grant, a redemption and an expiry leave.
+	kindsTable = `CREATE TEMPORARY TABLE verify_kind (first BIGINT UNSIGNED PRIMARY KEY, n BIGINT UNSIGNED, template BIGINT UNSIGNED, user VARBINARY(128),
+		status TINYINT UNSIGNED, version INT UNSIGNED, ends DATETIME(3), apart INT UNSIGNED, spread BIGINT UNSIGNED, granted DATETIME(3))`
+	fillKinds = `INSERT INTO verify_kind VALUES (?,?,?,?,?,?,?,?,?,?)`
+	// What a grant, a redemption and an expiry leave. Each table is written in the order of its key, by one statement: into an empty one
+	// MariaDB then loads in bulk.
 	plantCoupons = `INSERT INTO coupon (id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at,
 		order_id, used_at, expired_at, expire_cause)
-		SELECT x.id, ?, 1, 'planted', IF(? = '', CONCAT('user-', x.id % 100000), ?), ?, ?, ?, x.ends, x.ends, ?,
-		IF(? = 3, CONCAT('order-', x.id), NULL), IF(? = 3, ?, NULL), IF(? = 4, x.ends, NULL), IF(? = 4, 'ladder', NULL)
-		FROM (SELECT ? + n AS id, ? + INTERVAL (n % ?) * ? SECOND AS ends FROM verify_number WHERE n < ?) x`
-	plantFirst = `INSERT INTO coupon_history (coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason,
-		trigger_id, origin, trace)
-		SELECT id, 1, 0, 1, 'grant', granted_at, expires_at, due_at, '', 'verify', '', '', '', '' FROM coupon WHERE id >= ? AND id < ?`
-	plantExpired = `INSERT INTO coupon_history (coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason,
-		trigger_id, origin, trace)
-		SELECT id, 2, 1, 4, 'ladder', expired_at, expires_at, due_at, '', 'lapse', '', '', 'ladder', '' FROM coupon WHERE id >= ? AND id < ?`
-	plantLocked = `INSERT INTO coupon_history (coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason,
+		SELECT x.id, x.template, 1, 'planted', IF(x.user = '', CONCAT('user-', x.id % 100000), x.user), x.status, x.version, x.granted, x.ends, x.ends, x.granted,
+		IF(x.status = 3, CONCAT('order-', x.id), NULL), IF(x.status = 3, x.granted, NULL), IF(x.status = 4, x.ends, NULL), IF(x.status = 4, 'ladder', NULL)
+		FROM (SELECT k.first + a.n + 100000 * b.n AS id, k.template, k.user, k.status, k.version, k.granted,
+			k.ends + INTERVAL ((a.n + 100000 * b.n) % k.spread) * k.apart SECOND AS ends
+			FROM verify_kind k STRAIGHT_JOIN verify_number b STRAIGHT_JOIN verify_number a
+			WHERE b.n < 100 AND 100000 * b.n < k.n AND a.n + 100000 * b.n < k.n) x`
+	plantHistory = `INSERT INTO coupon_history (coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason,
 		trigger_id, origin, trace, lock_until)
-		SELECT id, 2, 1, 2, 'order', used_at, expires_at, due_at, order_id, 'verify', '', '', '', '', used_at + INTERVAL 1800 SECOND FROM coupon WHERE id >= ? AND id < ?`
-	plantUsed = `INSERT INTO coupon_history (coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason,
-		trigger_id, origin, trace)
-		SELECT id, 3, 2, 3, 'order', used_at, expires_at, due_at, order_id, 'verify', '', '', '', '' FROM coupon WHERE id >= ? AND id < ?`
+		SELECT c.id, v.n, v.n - 1, IF(v.n = 2 AND c.status = 4, 4, v.n), CASE WHEN v.n = 1 THEN 'grant' WHEN c.status = 4 THEN 'ladder' ELSE 'order' END,
+		IF(v.n = 2 AND c.status = 4, c.expired_at, c.granted_at), c.expires_at, c.due_at, IF(v.n = 1, '', COALESCE(c.order_id, '')),
+		IF(v.n = 2 AND c.status = 4, 'lapse', 'verify'), '', '', IF(v.n = 2 AND c.status = 4, 'ladder', ''), '',
+		IF(v.n = 2 AND c.status = 3, c.used_at + INTERVAL 1800 SECOND, NULL)
+		FROM coupon c FORCE INDEX (PRIMARY) STRAIGHT_JOIN verify_number v WHERE c.id >= ? AND c.id < ? AND v.n >= 1 AND v.n <= 3 AND v.n <= c.version`
 	plantKeys = `INSERT INTO grant_key (issuer, grant_key, coupon_id, content_hash)
-		SELECT 'verify', CONCAT('planted-', id), id, UNHEX(REPEAT('00', 32)) FROM coupon WHERE id >= ? AND id < ?`
-	plantSeen  = `INSERT INTO ledger_seen (coupon_id, version) SELECT coupon_id, version FROM coupon_history WHERE coupon_id >= ? AND coupon_id < ?`
-	plantStats = `INSERT INTO template_stats (template_id, day, granted, locked, used, expired, granted_value, used_value, expired_value)
-		SELECT c.template_id, DATE(h.at), SUM(h.version = 1), SUM(h.to_status = 2), SUM(h.to_status = 3), SUM(h.to_status = 4),
-		500 * SUM(h.version = 1), 500 * SUM(h.to_status = 3), 500 * SUM(h.to_status = 4)
-		FROM coupon_history h JOIN coupon c ON c.id = h.coupon_id WHERE h.coupon_id >= ? AND h.coupon_id < ? GROUP BY 1, 2
+		SELECT 'verify', CONCAT('planted-', LPAD(id, 12, '0')), id, UNHEX(REPEAT('00', 32)) FROM coupon FORCE INDEX (PRIMARY) WHERE id >= ? AND id < ?`
+	plantSeen = `INSERT INTO ledger_seen (coupon_id, version)
+		SELECT coupon_id, version FROM coupon_history FORCE INDEX (PRIMARY) WHERE coupon_id >= ? AND coupon_id < ?`
+	plantGranted = `INSERT INTO template_stats (template_id, day, granted, locked, used, granted_value, used_value)
+		SELECT template_id, DATE(granted_at), COUNT(*), SUM(status = 3), SUM(status = 3), 500 * COUNT(*), 500 * SUM(status = 3)
+		FROM coupon FORCE INDEX (PRIMARY) WHERE id >= ? AND id < ? GROUP BY 1, 2
 		ON DUPLICATE KEY UPDATE granted = granted + VALUES(granted), locked = locked + VALUES(locked), used = used + VALUES(used),
-		expired = expired + VALUES(expired), granted_value = granted_value + VALUES(granted_value), used_value = used_value + VALUES(used_value),
-		expired_value = expired_value + VALUES(expired_value)`
+		granted_value = granted_value + VALUES(granted_value), used_value = used_value + VALUES(used_value)`
+	plantExpired = `INSERT INTO template_stats (template_id, day, expired, expired_value)
+		SELECT template_id, DATE(expired_at), COUNT(*), 500 * COUNT(*)
+		FROM coupon FORCE INDEX (PRIMARY) WHERE id >= ? AND id < ? AND status = 4 GROUP BY 1, 2
+		ON DUPLICATE KEY UPDATE expired = expired + VALUES(expired), expired_value = expired_value + VALUES(expired_value)`
 	plantStock = `UPDATE template_stock SET taken = taken + ? WHERE template_id = ?`
 )
 
 // plant puts the coupons there and gives the ids of the first and behind the last.
 func (s *shop) plant(ctx context.Context, p planted) (first, end int, err error) {
-	if p.spread < 1 {
-		p.spread = 1
-	}
-	for _, statement := range []string{numbersTable, fillNumbers} {
-		if _, err := s.DB().ExecContext(ctx, statement); err != nil {
-			return 0, 0, fmt.Errorf("planting: %w", err)
-		}
+	return s.plantAll(ctx, p)
+}
+
+// plantAll is plant for several kinds, one behind the other. All of them have grant keys, or none.
+func (s *shop) plantAll(ctx context.Context, kinds ...planted) (first, end int, err error) {
+	c, err := mysql.ParseDSN(s.DSN())
+	if err != nil {
+		return 0, 0, errors.New("the installation's address is malformed")
 	}
 	if first, err = countIn(ctx, s.DB(), "SELECT 1 + GREATEST((SELECT COALESCE(MAX(id), 0) FROM coupon), (SELECT COALESCE(MAX(id), 0) FROM coupon_archive))"); err != nil {
 		return 0, 0, err
 	}
-	version := map[int]int{statusUnused: 1, statusExpired: 2, statusUsed: 3}[p.status]
-	for at := first; at < first+p.n; at += numberRows {
-		n := min(numberRows, first+p.n-at)
-		ends := p.ends.Add(time.Duration((at-first)%p.spread) * p.apart)
-		if err := s.plantPart(ctx, p, at, n, version, ends); err != nil {
-			return 0, 0, err
+	end = first
+	err = s.root(func(db *sql.DB) error {
+		db.SetMaxOpenConns(1) // what follows is the session's
+		run := func(statement string, args ...any) error {
+			if _, err := db.ExecContext(ctx, statement, args...); err != nil {
+				return fmt.Errorf("planting: %w", err)
+			}
+			return nil
 		}
-	}
-	_, err = s.DB().ExecContext(ctx, plantStock, p.n, p.template)
-	return first, first + p.n, err
-}
-
-func (s *shop) plantPart(ctx context.Context, p planted, at, n, version int, ends time.Time) error {
-	run := func(statement string, args ...any) error {
-		if _, err := s.DB().ExecContext(ctx, statement, args...); err != nil {
-			return fmt.Errorf("planting: %w", err)
+		// Nobody reads this binary log, and rows that are copied need no locks.
+		for _, statement := range []string{
+			"USE " + c.DBName, "SET SESSION sql_log_bin = 0", "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+			"SET SESSION unique_checks = 0", "SET SESSION foreign_key_checks = 0", numbersTable, fillNumbers, kindsTable,
+		} {
+			if err := run(statement); err != nil {
+				return err
+			}
 		}
-		return nil
-	}
-	err := run(plantCoupons, p.template, p.user, p.user, p.status, version, p.granted, p.granted, p.status, p.status, p.granted, p.status, p.status,
-		at, ends, p.spread, int(p.apart.Seconds()), n)
-	steps := []string{plantFirst}
-	switch p.status {
-	case statusUsed:
-		steps = append(steps, plantLocked, plantUsed)
-	case statusExpired:
-		steps = append(steps, plantExpired)
-	}
-	if p.keys {
-		steps = append(steps, plantKeys, plantSeen, plantStats)
-	}
-	for _, step := range steps {
-		if err != nil {
+		for _, p := range kinds {
+			version := map[int]int{statusUnused: 1, statusExpired: 2, statusUsed: 3}[p.status]
+			err := run(fillKinds, end, p.n, p.template, p.user, p.status, version, p.ends.UTC(), int(p.apart.Seconds()), max(1, p.spread), p.granted.UTC())
+			if err == nil {
+				err = run(plantStock, p.n, p.template)
+			}
+			if err != nil {
+				return err
+			}
+			end += p.n
+		}
+		if err := run(plantCoupons); err != nil {
 			return err
 		}
-		err = run(step, at, at+n)
-	}
-	return err
+		steps := []string{plantHistory}
+		if kinds[0].keys {
+			steps = append(steps, plantKeys, plantSeen, plantGranted, plantExpired)
+		}
+		for _, step := range steps {
+			if err := run(step, first, end); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return first, end, err
 }
 
 // answered is what lapsectl answered.

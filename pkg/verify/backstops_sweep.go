@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -61,20 +62,26 @@ func (w *backstops) handlers(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// resting fills the table that is swept: most of its rows are used, or end much later.
+// resting fills the table that is swept: most of its rows are used, or end much later. Nobody works on it meanwhile.
 func (w *backstops) resting(ctx context.Context, s *shop, template string) error {
 	rest := w.size.rows - w.size.overdue
+	used := planted{n: rest / 2, status: statusUsed, ends: s.Now().Add(-20 * 24 * time.Hour).Truncate(time.Second), granted: s.Now().Add(-40 * 24 * time.Hour)}
+	unused := planted{n: rest - rest/2, status: statusUnused, ends: s.soon(48 * time.Hour), granted: s.Now().Add(-time.Hour)}
+	return w.table(ctx, s, template, used, unused)
+}
+
+// table plants the rows of a large table, a second apart, and lets the server count them.
+func (w *backstops) table(ctx context.Context, s *shop, template string, kinds ...planted) error {
 	w.cfg.View.Step(fmt.Sprintf("a table of %d rows", w.size.rows))
-	for _, p := range []planted{
-		{n: rest / 2, status: statusUsed, ends: s.Now().Add(-20 * 24 * time.Hour).Truncate(time.Second), granted: s.Now().Add(-40 * 24 * time.Hour)},
-		{n: rest - rest/2, status: statusUnused, ends: s.soon(48 * time.Hour), granted: s.Now().Add(-time.Hour)},
-	} {
-		p.template, p.apart, p.spread = template, time.Second, 50_000
-		if _, _, err := s.plant(ctx, p); err != nil {
-			return err
-		}
+	for i := range kinds {
+		k := &kinds[i]
+		k.template, k.apart, k.spread = cmp.Or(k.template, template), time.Second, 50_000
 	}
-	_, err := s.DB().ExecContext(ctx, "ANALYZE TABLE coupon")
+	if _, _, err := s.plantAll(ctx, kinds...); err != nil {
+		return err
+	}
+	_, err := s.DB().ExecContext(ctx, "ANALYZE TABLE coupon, coupon_history")
+	w.cfg.View.Step("the table is there")
 	return err
 }
 

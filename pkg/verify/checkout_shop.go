@@ -30,6 +30,7 @@ type shop struct {
 	url    string // of the API
 	secret string // the token with every scope
 	weak   string // a token that may only read
+	root   func(do func(*sql.DB) error) error
 }
 
 // opening changes what a shop is opened with.
@@ -46,7 +47,7 @@ const (
 
 // open opens a shop for a section, lets it do its work, and removes everything. A worker that dies by itself ends it at once.
 func (w *checkout) open(ctx context.Context, t *tally, o opening, do func(ctx context.Context, s *shop) error) (err error) {
-	s := &shop{ears: newEars(), t: t}
+	s := &shop{ears: newEars(), t: t, root: w.cfg.asRoot}
 	if s.secret, err = secretToken(); err != nil {
 		return err
 	}

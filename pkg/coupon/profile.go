@@ -1,0 +1,94 @@
+package coupon
+
+import "time"
+
+// Profile is what is known of a user (requirement R45): all of it may be missing.
+type Profile struct {
+	UserID     string
+	Locale     string // BCP 47 tag as told; empty: not known
+	Zone       string // IANA name; empty: not known
+	Sealed     []byte // addresses; nil: none. See secret.Keyring
+	Key        string // that sealed them
+	LoginAt    time.Time
+	BrowseAt   time.Time
+	CartAt     time.Time
+	OrderedAt  time.Time
+	OptOuts    []OptOut // those in force
+	ErasedAt   time.Time
+	ActiveAt   time.Time // the latest of the activities; zero: none is known
+	ProfileAt  time.Time // event time of the profile
+	LastSeenAt time.Time // database's clock of the last event
+}
+
+// Location is the user's zone, or the fallback if it is not known or unknown here.
+func (p *Profile) Location(fallback *time.Location) *time.Location {
+	if p.Zone == "" {
+		return fallback
+	}
+	if zone, err := time.LoadLocation(p.Zone); err == nil {
+		return zone
+	}
+	return fallback
+}
+
+// Wants reports whether the user has not opted out of the channel for this kind.
+func (p *Profile) Wants(c Channel, k NoticeKind) bool {
+	for _, o := range p.OptOuts {
+		if (o.Channel == c || o.Channel == AllChannels) && (o.Kind == k || o.Kind == AllKinds) {
+			return false
+		}
+	}
+	return true
+}
+
+// Of opt-outs from everything.
+const (
+	AllChannels Channel    = "*"
+	AllKinds    NoticeKind = "*"
+)
+
+// OptOut is a user's decision on a channel and a kind; the last by its time holds.
+type OptOut struct {
+	Channel Channel
+	Kind    NoticeKind
+	Out     bool // false: wanted again
+	At      time.Time
+	Source  string // profile, receipt, operator
+}
+
+// Addresses are where a user can be reached. They are stored sealed and never logged.
+type Addresses struct {
+	Email string `json:"email,omitempty"`
+	Phone string `json:"phone,omitempty"`
+	Push  string `json:"push,omitempty"` // a device's token
+}
+
+// ActivityKind is what a user was seen to do.
+type ActivityKind string
+
+// The activities.
+const (
+	ActivityLogin  ActivityKind = "login"
+	ActivityBrowse ActivityKind = "browse"
+	ActivityCart   ActivityKind = "cart"
+	ActivityOrder  ActivityKind = "order"
+)
+
+// UserEvent is one of user.activity, user.profile and user.deleted, decoded. Exactly one of the three is set.
+type UserEvent struct {
+	UserID   string
+	At       time.Time // event time: the last one wins
+	Activity ActivityKind
+	Profile  *ProfileChange
+	Deleted  bool
+}
+
+// ProfileChange is a whole profile: what is not in it is not known any more.
+type ProfileChange struct {
+	Locale    string
+	Zone      string
+	Addresses Addresses
+	Sealed    []byte // by the consumer, before it is stored
+	Key       string
+	OptOuts   []OptOut // nil: nothing is said of them; those that are not named stay
+}

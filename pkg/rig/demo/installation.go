@@ -36,6 +36,10 @@ type Installation struct {
 	fleet  *rig.Fleet
 }
 
+// unwatched is longer than any section: nobody asks this audit which rows were unusable too early, and the look for them
+// goes over every finished coupon that is due later, four times a second.
+const unwatched = 24 * time.Hour
+
 // Install makes it and starts publisher and expirer. Whatever it returns, Remove must be called.
 func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error) {
 	if err := cfg.Stack.Check(ctx); err != nil {
@@ -64,6 +68,7 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 	}
 	i.audit, err = audit.Open(ctx, audit.Config{
 		DSN: p.dsn(), AMQPURL: cfg.Stack.AMQPURL.Reveal(), Exchange: i.ladder.Events(), Queue: p.prefix + ".audit", Locks: true, Hear: cfg.Hear,
+		Watch: unwatched,
 	})
 	if err != nil {
 		return i, err

@@ -65,7 +65,7 @@ func TestStatusNamesTheProvider(t *testing.T) {
 	cfg := notice.DefaultConfig()
 	texts, err := notice.NewTexts(cfg.Locale)
 	require.NoError(t, err)
-	closer, err := notice.NewCloser(cfg, c.store, texts, []notice.Channel{sluggish{c.store, 1500 * time.Millisecond}}, zap.NewNop(), reg, time.Now)
+	closer, err := notice.NewCloser(cfg, c.store, texts, []notice.Teller{sluggish{c.store, 1500 * time.Millisecond}}, zap.NewNop(), reg, time.Now)
 	require.NoError(t, err)
 	closer.Tell(recorder)
 	ctx, stop := context.WithCancel(context.Background())

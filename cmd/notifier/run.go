@@ -28,7 +28,7 @@ func add(w *worker.Worker, c config.Notifier) error {
 	if err != nil {
 		return fmt.Errorf("texts: %w", err)
 	}
-	var channels []notice.Channel
+	var channels []notice.Teller
 	for _, name := range c.Notice.Channels {
 		switch coupon.Channel(name) {
 		case coupon.ChannelInbox:

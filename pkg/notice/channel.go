@@ -2,55 +2,63 @@ package notice
 
 import (
 	"context"
-	"fmt"
-
-	"go.uber.org/zap"
+	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-// Channel is a way to users. Its notices are recorded as pending before Deliver is called, and leased to this pod.
+// Message is one notice, rendered, ready to leave.
+type Message struct {
+	ID        string // coupon.NoticeID: the same on every try
+	Window    uint64
+	Kind      coupon.NoticeKind
+	Offset    string // of reminders
+	UserID    string
+	Locale    string                       // of Text
+	Zone      string                       // IANA name
+	Recipient string                       // address for this channel; empty: the gateway resolves the user id. Never logged
+	Text      coupon.NoticeText            // in Locale
+	HTML      string                       // e-mail
+	Texts     map[string]coupon.NoticeText // all locales (inbox)
+	Params    map[string]string            // count, day, amount, ends_at, … for provider templates
+	Items     int                          // coupons it tells of
+	Members   []coupon.Member              // the first of them, at most coupon.MembersShown
+	EndsAt    time.Time                    // the least of the coupons' ends
+	NotAfter  time.Time                    // of no use afterwards; coupon.Never if there is no such instant
+}
+
+// Outcome is what became of a try.
+type Outcome int
+
+// The outcomes.
+const (
+	// Sent: the provider has taken it.
+	Sent Outcome = iota
+	// Retry: it did not go out, and may at another time.
+	Retry
+	// Throttled: it did not go out, and nothing of this channel will until Result.Until.
+	Throttled
+	// Permanent: it will never go out.
+	Permanent
+	// Unknown: it may have gone out.
+	Unknown
+)
+
+// Result is what became of a message.
+type Result struct {
+	Outcome  Outcome
+	Until    time.Time // of Throttled; zero: for as long as the channel is configured to back off
+	Reason   string    // short code such as http_500; no address, no text, no user
+	Ref      string    // the provider's id of it
+	Recorded bool      // the channel has recorded the message as sent itself (Outcome Sent), or found it settled before
+}
+
+// Channel is a way to users. Safe for concurrent use.
 type Channel interface {
 	Name() coupon.Channel
-	// Deliver sends the notices and records each as sent; sent counts those that were not recorded before. After an
-	// error those not recorded stay pending and come again when their lease has run out.
-	Deliver(ctx context.Context, ms []coupon.NoticeMessage) (sent int, err error)
-}
-
-// SentStore records what a channel has sent, and gives how many were not recorded before.
-type SentStore interface {
-	NoticesSent(ctx context.Context, channel coupon.Channel, windows []uint64) (int, error)
-}
-
-// Log is the channel into the log: at info the counts of a batch in one line, at debug each notice.
-type Log struct {
-	store SentStore
-	log   *zap.Logger
-}
-
-// NewLog makes the channel.
-func NewLog(store SentStore, log *zap.Logger) *Log { return &Log{store: store, log: log} }
-
-// Name is "log".
-func (*Log) Name() coupon.Channel { return coupon.ChannelLog }
-
-// Deliver writes the lines, then records.
-func (l *Log) Deliver(ctx context.Context, ms []coupon.NoticeMessage) (int, error) {
-	windows := make([]uint64, len(ms))
-	items := 0
-	for i := range ms {
-		m := &ms[i]
-		windows[i] = m.WindowID
-		items += m.Items
-		if ce := l.log.Check(zap.DebugLevel, "notice"); ce != nil {
-			ce.Write(zap.String("kind", string(m.Kind)), zap.Uint64("window", m.WindowID), zap.String("user", m.UserID),
-				zap.Int("coupons", m.Items), zap.String("text", m.Texts[fallback].Text))
-		}
-	}
-	l.log.Info("notices", zap.Int("notices", len(ms)), zap.Int("coupons", items))
-	sent, err := l.store.NoticesSent(ctx, coupon.ChannelLog, windows)
-	if err != nil {
-		return sent, fmt.Errorf("log channel: %w", err)
-	}
-	return sent, nil
+	Batch() int // messages at a time; 1 for email and gateways, which are called concurrently instead
+	// AtMostOnce: a message that may have gone out is never sent again.
+	AtMostOnce() bool
+	// Deliver sends the messages and gives one result for each; it never blocks beyond ctx.
+	Deliver(ctx context.Context, ms []Message) []Result
 }

@@ -33,7 +33,7 @@ type Closer struct {
 	plan     coupon.ClosePlan
 	store    CloseStore
 	texts    *Texts
-	channels []Channel
+	channels []Teller
 	log      *zap.Logger
 	metrics  *closerMetrics
 	now      func() time.Time
@@ -45,7 +45,7 @@ type Closer struct {
 func (c *Closer) Tell(p *pulse.Recorder) { c.pulse = p }
 
 // NewCloser makes the loop that tells by the channels, in their order. now must carry a monotonic reading.
-func NewCloser(c Config, store CloseStore, texts *Texts, channels []Channel, log *zap.Logger,
+func NewCloser(c Config, store CloseStore, texts *Texts, channels []Teller, log *zap.Logger,
 	reg prometheus.Registerer, now func() time.Time,
 ) (*Closer, error) {
 	if err := c.Validate(); err != nil {
@@ -189,7 +189,7 @@ func (c *Closer) deliver(ctx context.Context, ns []coupon.Notice) error {
 }
 
 // send hands over a channel's messages. What the channel's own records take of the time is the database's.
-func (c *Closer) send(ctx context.Context, ch Channel, ms []coupon.NoticeMessage) (int, error) {
+func (c *Closer) send(ctx context.Context, ch Teller, ms []coupon.NoticeMessage) (int, error) {
 	ctx, spent := pulse.Measured(ctx)
 	end := c.pulse.Begin(pulse.Send)
 	sent, err := ch.Deliver(ctx, ms)

@@ -155,7 +155,7 @@ func closer(t *testing.T, b *book, log *zap.Logger, change func(*notice.Config))
 	texts, err := notice.NewTexts(c.Locale)
 	require.NoError(t, err)
 	reg := prometheus.NewRegistry()
-	k, err := notice.NewCloser(c, b, texts, []notice.Channel{inbox.New(b), notice.NewLog(b, log)}, log, reg, time.Now)
+	k, err := notice.NewCloser(c, b, texts, []notice.Teller{inbox.New(b), notice.NewLog(b, log)}, log, reg, time.Now)
 	require.NoError(t, err)
 	return k, reg
 }

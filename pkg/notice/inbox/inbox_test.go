@@ -57,7 +57,7 @@ func TestFromEventToInbox(t *testing.T) {
 		s := d.Store(t)
 		collector, err := notice.NewCollector(config, codec.Source(), s, zap.NewNop(), prometheus.NewRegistry())
 		require.NoError(t, err)
-		closer, err := notice.NewCloser(config, s, texts, []notice.Channel{inbox.New(s), notice.NewLog(s, zap.NewNop())}, zap.NewNop(),
+		closer, err := notice.NewCloser(config, s, texts, []notice.Teller{inbox.New(s), notice.NewLog(s, zap.NewNop())}, zap.NewNop(),
 			prometheus.NewRegistry(), time.Now)
 		require.NoError(t, err)
 		go func() { done <- closer.Run(ctx) }()

@@ -18,8 +18,8 @@ var (
 	stmtPlanMove = define("plan.move", `UPDATE plan_slice SET slice_start = ?, slice_end = ?, cursor_at = ?, cursor_id = ?,
 		lease_until = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND WHERE plan = 'promote' AND owner = ? AND epoch = ?`)
 	stmtPlanRelease = define("plan.release", `UPDATE plan_slice SET lease_until = UTC_TIMESTAMP(3) WHERE plan = 'promote' AND owner = ? AND epoch = ?`)
-	stmtPlanNext    = define("plan.next", `SELECT (SELECT due_at FROM coupon WHERE status = 1 AND due_at >= ? ORDER BY due_at LIMIT 1), UTC_TIMESTAMP(3)`)
-	stmtPlanPage    = define("plan.page", `SELECT id, version, template_id, revision, expires_at, due_at, UTC_TIMESTAMP(3) FROM coupon
+	stmtPlanNext    = define("plan.next", `SELECT (SELECT due_at FROM coupon FORCE INDEX (coupon_due) WHERE status = 1 AND due_at >= ? ORDER BY due_at LIMIT 1), UTC_TIMESTAMP(3)`)
+	stmtPlanPage    = define("plan.page", `SELECT id, version, template_id, revision, expires_at, due_at, UTC_TIMESTAMP(3) FROM coupon FORCE INDEX (coupon_due)
 		WHERE status = 1 AND due_at < ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) ORDER BY due_at, id LIMIT ?`)
 )
 

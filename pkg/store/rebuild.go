@@ -23,11 +23,11 @@ var (
 		ON DUPLICATE KEY UPDATE value = value`)
 	stmtRebuildRead  = define("rebuild.read", `SELECT value, updated_at, UTC_TIMESTAMP(3) FROM setting WHERE name = 'rebuild.place'`)
 	stmtRebuildWrite = define("rebuild.write", `UPDATE setting SET value = ?, updated_at = UTC_TIMESTAMP(3) WHERE name = 'rebuild.place'`)
-	stmtRebuildLocks = define("rebuild.locks", `SELECT id, version, template_id, revision, lock_until, lock_until, UTC_TIMESTAMP(3) FROM coupon
+	stmtRebuildLocks = define("rebuild.locks", `SELECT id, version, template_id, revision, lock_until, lock_until, UTC_TIMESTAMP(3) FROM coupon FORCE INDEX (coupon_lock)
 		WHERE status = 2 AND lock_until < ? AND lock_until >= ? AND (lock_until > ? OR (lock_until = ? AND id > ?)) ORDER BY lock_until, id LIMIT ?`)
-	stmtRebuildCountUnused = define("rebuild.count_unused", `SELECT COUNT(*) FROM coupon
+	stmtRebuildCountUnused = define("rebuild.count_unused", `SELECT COUNT(*) FROM coupon FORCE INDEX (coupon_due)
 		WHERE status = 1 AND due_at < ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) LIMIT ?`)
-	stmtRebuildCountLocks = define("rebuild.count_locks", `SELECT COUNT(*) FROM coupon
+	stmtRebuildCountLocks = define("rebuild.count_locks", `SELECT COUNT(*) FROM coupon FORCE INDEX (coupon_lock)
 		WHERE status = 2 AND lock_until < ? AND lock_until >= ? AND (lock_until > ? OR (lock_until = ? AND id > ?)) LIMIT ?`)
 	stmtMeet = define("rebuild.meet", `SELECT id, template_id, revision, status, version, valid_from, expires_at, due_at, lock_until, UTC_TIMESTAMP(3)
 		FROM coupon WHERE id IN (?)`)

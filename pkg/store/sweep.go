@@ -11,16 +11,16 @@ import (
 
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtSweepDue = define("sweep.due", `SELECT `+settleColumns+` FROM coupon
+	stmtSweepDue = define("sweep.due", `SELECT `+settleColumns+` FROM coupon FORCE INDEX (coupon_due)
 		WHERE status = 1 AND due_at <= ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?))
 		ORDER BY due_at, id LIMIT ? FOR UPDATE SKIP LOCKED`)
-	stmtSweepLocks = define("sweep.locks", `SELECT `+settleColumns+` FROM coupon
+	stmtSweepLocks = define("sweep.locks", `SELECT `+settleColumns+` FROM coupon FORCE INDEX (coupon_lock)
 		WHERE status = 2 AND lock_until <= ? AND lock_until >= ? AND (lock_until > ? OR (lock_until = ? AND id > ?))
 		ORDER BY lock_until, id LIMIT ? FOR UPDATE SKIP LOCKED`)
-	stmtSweepKeys = define("sweep.keys", `SELECT id, due_at FROM coupon
+	stmtSweepKeys = define("sweep.keys", `SELECT id, due_at FROM coupon FORCE INDEX (coupon_due)
 		WHERE status = 1 AND due_at <= ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?))
 		ORDER BY due_at, id LIMIT ?`)
-	stmtSweepLockKeys = define("sweep.lock_keys", `SELECT id, lock_until FROM coupon
+	stmtSweepLockKeys = define("sweep.lock_keys", `SELECT id, lock_until FROM coupon FORCE INDEX (coupon_lock)
 		WHERE status = 2 AND lock_until <= ? AND lock_until >= ? AND (lock_until > ? OR (lock_until = ? AND id > ?))
 		ORDER BY lock_until, id LIMIT ?`)
 	stmtMarkPut = define("sweep.mark_put", `INSERT INTO setting (name, value, updated_at) VALUES (?,?,UTC_TIMESTAMP(3))
@@ -31,7 +31,7 @@ var (
 		WHERE (name >= 'mark.' AND name < 'mark/' OR name >= 'relay.' AND name < 'relay/' OR name >= 'clock.' AND name < 'clock/'
 		OR name >= 'pod.' AND name < 'pod/' OR name >= 'stage.' AND name < 'stage/') AND updated_at < UTC_TIMESTAMP(3) - INTERVAL 1 DAY`)
 	stmtOverdue = define("sweep.overdue", `SELECT COUNT(*), MIN(due_at), UTC_TIMESTAMP(3) FROM
-		(SELECT due_at FROM coupon WHERE status = 1 AND due_at <= UTC_TIMESTAMP(3) - INTERVAL ? SECOND ORDER BY due_at LIMIT 10000) o`)
+		(SELECT due_at FROM coupon FORCE INDEX (coupon_due) WHERE status = 1 AND due_at <= UTC_TIMESTAMP(3) - INTERVAL ? SECOND ORDER BY due_at LIMIT 10000) o`)
 )
 
 // epoch is a beginning that every engine can compare with.

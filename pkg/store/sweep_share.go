@@ -9,16 +9,16 @@ import (
 
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtShareDue = define("sweep.share_due", `SELECT `+settleColumns+` FROM coupon
+	stmtShareDue = define("sweep.share_due", `SELECT `+settleColumns+` FROM coupon FORCE INDEX (coupon_due)
 		WHERE status = 1 AND due_at <= ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) AND id % ? = ?
 		ORDER BY due_at, id LIMIT ? FOR UPDATE SKIP LOCKED`)
-	stmtShareLocks = define("sweep.share_locks", `SELECT `+settleColumns+` FROM coupon
+	stmtShareLocks = define("sweep.share_locks", `SELECT `+settleColumns+` FROM coupon FORCE INDEX (coupon_lock)
 		WHERE status = 2 AND lock_until <= ? AND lock_until >= ? AND (lock_until > ? OR (lock_until = ? AND id > ?)) AND id % ? = ?
 		ORDER BY lock_until, id LIMIT ? FOR UPDATE SKIP LOCKED`)
-	stmtShareKeys = define("sweep.share_keys", `SELECT id, due_at FROM coupon
+	stmtShareKeys = define("sweep.share_keys", `SELECT id, due_at FROM coupon FORCE INDEX (coupon_due)
 		WHERE status = 1 AND due_at <= ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) AND id % ? = ?
 		ORDER BY due_at, id LIMIT ?`)
-	stmtShareLockKeys = define("sweep.share_lock_keys", `SELECT id, lock_until FROM coupon
+	stmtShareLockKeys = define("sweep.share_lock_keys", `SELECT id, lock_until FROM coupon FORCE INDEX (coupon_lock)
 		WHERE status = 2 AND lock_until <= ? AND lock_until >= ? AND (lock_until > ? OR (lock_until = ? AND id > ?)) AND id % ? = ?
 		ORDER BY lock_until, id LIMIT ?`)
 )

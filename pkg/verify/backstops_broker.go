@@ -72,7 +72,7 @@ func (w *backstops) rebuild(ctx context.Context, t *tally) error {
 		told(t, "published", x.Expires)
 		told(t, "took_ms", x.TookMS)
 		want(t, "published_of_waiting", x.Expires, AtLeast, n-lost)
-		if err := s.allEnded(ctx, firstLost, end, n, lead+apartAtMost*time.Second+rebuildGrace+2*time.Minute); err != nil {
+		if err := s.allEnded(ctx, firstLost, end, lead+apartAtMost*time.Second+rebuildGrace+2*time.Minute); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, firstLost, end)
@@ -136,7 +136,7 @@ func (w *backstops) bucket(ctx context.Context, t *tally) error {
 		}
 		want(t, "clean_afterwards", clean.code, Equal, 0)
 		first, last := atoi(ids[0]), atoi(ids[len(ids)-1])+1
-		if err := s.allEnded(ctx, first, last, n, time.Until(end)+rebuildGrace+time.Minute); err != nil {
+		if err := s.allEnded(ctx, first, last, time.Until(end)+rebuildGrace+time.Minute); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, first, last)
@@ -197,7 +197,7 @@ func (w *backstops) spike(ctx context.Context, t *tally) error {
 		}
 		want(t, "published", said.code, Equal, 0)
 		want(t, "published_before_the_end_ms", ends.Sub(s.Now()).Milliseconds(), AtLeast, 0)
-		if err := s.allEnded(ctx, first, end, n, lead+5*time.Minute); err != nil {
+		if err := s.allEnded(ctx, first, end, lead+5*time.Minute); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, first, end)

@@ -48,7 +48,7 @@ func (w *backstops) planner(ctx context.Context, t *tally) error {
 			return err
 		}
 		last := ends.Add(h)
-		if err := s.allEnded(ctx, first, end, n, time.Until(last)+5*time.Minute); err != nil {
+		if err := s.allEnded(ctx, first, end, time.Until(last)+5*time.Minute); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, first, end)
@@ -57,7 +57,7 @@ func (w *backstops) planner(ctx context.Context, t *tally) error {
 		}
 		e.wants(t, n)
 		want(t, "taken_by_the_sweep", e.by["sweep"], Equal, 0)
-		if err := s.allEnded(ctx, end, end+2*granted, granted, time.Until(last)+2*time.Minute); err != nil {
+		if err := s.allEnded(ctx, end, end+2*granted, time.Until(last)+2*time.Minute); err != nil {
 			return err
 		}
 		g, err := s.endings(ctx, end, end+2*granted)
@@ -173,7 +173,7 @@ func (w *backstops) clock(ctx context.Context, t *tally) (err error) {
 			return err
 		}
 		first, last = atoi(more[0]), atoi(more[n-1])+1
-		if err := s.allEnded(ctx, first, last, n, time.Minute); err != nil {
+		if err := s.allEnded(ctx, first, last, time.Minute); err != nil {
 			return err
 		}
 		if e, err = s.endings(ctx, first, last); err != nil {

@@ -230,7 +230,7 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 			}
 		}
 		during := s.pairsAt(ctx, stock.ids, w.size.pace)
-		if err := s.allEnded(ctx, first, end, n, 5*time.Minute+time.Duration(n/500)*time.Second); err != nil {
+		if err := s.allEnded(ctx, first, end, 5*time.Minute+time.Duration(n/500)*time.Second); err != nil {
 			return err
 		}
 		told(t, "per_second", int(float64(n)/time.Since(began).Seconds()))

@@ -278,7 +278,7 @@ func (w *checkout) rung(ctx context.Context, s *shop, template string) error {
 			return err
 		}
 	}
-	if err := s.allEnded(ctx, first, end, n, drainFor); err != nil {
+	if err := s.allEnded(ctx, first, end, drainFor); err != nil {
 		return err
 	}
 	e, err := s.endings(ctx, first, end)

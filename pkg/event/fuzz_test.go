@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -100,6 +101,33 @@ func FuzzDecodeExpired(f *testing.F) {
 		require.NotZero(t, got.CouponID)
 		require.NotZero(t, got.Version)
 		require.False(t, got.ExpiresAt.IsZero() && got.ExpiredAt.IsZero() && got.UserID == "")
+	})
+}
+
+func FuzzDecodeExpiring(f *testing.F) {
+	for _, seed := range seeds(f) {
+		f.Add(seed)
+	}
+	c := codec(f)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := event.DecodeExpiring(body)
+		if err != nil {
+			return
+		}
+		require.NotZero(t, got.CouponID)
+		require.NotZero(t, got.Version)
+		_, err = coupon.ParseOffset(got.Offset)
+		require.NoError(t, err)
+		// What is written of it is read as the same, to the second.
+		got.NotifyAt = got.NotifyAt.Truncate(time.Second)
+		if got.ExpiresAt = coupon.CeilSecond(got.ExpiresAt); coupon.IsNever(got.ExpiresAt) {
+			return
+		}
+		_, id, written := c.Expiring(got.Expiring)
+		again, err := event.DecodeExpiring(written)
+		require.NoError(t, err)
+		require.Equal(t, id, again.EventID)
+		require.Equal(t, got.Expiring, again.Expiring)
 	})
 }
 

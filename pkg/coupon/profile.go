@@ -1,6 +1,11 @@
 package coupon
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
 
 // Profile is what is known of a user (requirement R45): all of it may be missing.
 type Profile struct {
@@ -55,6 +60,26 @@ type OptOut struct {
 	At      time.Time
 	Source  string // profile, receipt, operator
 }
+
+// Validate refuses what is no decision; each fault begins with the field's name, as events and the API call it.
+func (o OptOut) Validate() error {
+	var errs []error
+	if o.Channel != AllChannels && !slices.Contains(Channels(), o.Channel) {
+		errs = append(errs, errors.New("channel: must be inbox, popup, email, sms, push, log or *"))
+	}
+	if o.Kind != AllKinds && o.Kind != NoticeExpiring && o.Kind != NoticeExpired {
+		errs = append(errs, errors.New("kind: must be expiring, expired or *"))
+	}
+	if o.At.IsZero() {
+		errs = append(errs, errors.New("at: is required"))
+	}
+	if len(o.Source) > maxSource {
+		errs = append(errs, fmt.Errorf("source: must have at most %d bytes, has %d", maxSource, len(o.Source)))
+	}
+	return errors.Join(errs...)
+}
+
+const maxSource = 16
 
 // Addresses are where a user can be reached. They are stored sealed and never logged.
 type Addresses struct {

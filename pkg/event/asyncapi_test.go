@@ -69,6 +69,9 @@ func TestAsyncAPIHasEveryEvent(t *testing.T) {
 	for _, typ := range event.OrderTypes() {
 		channelOf[typ] = "orders"
 	}
+	for _, typ := range event.UserTypes() {
+		channelOf[typ] = "users"
+	}
 	for _, typ := range event.OutTypes() {
 		channelOf[typ] = "events"
 	}
@@ -102,7 +105,7 @@ func TestAsyncAPIHasEveryEvent(t *testing.T) {
 			told[m] = true
 		})
 	}
-	require.Equal(t, map[string]any{"issuance": "receive", "orders": "receive", "events": "send"}, actions)
+	require.Equal(t, map[string]any{"issuance": "receive", "orders": "receive", "users": "receive", "events": "send"}, actions)
 	require.Len(t, told, len(messages))
 
 	// Nothing in docs/schema is forgotten.

@@ -155,6 +155,42 @@ func FuzzDecodeOrder(f *testing.F) {
 	})
 }
 
+func FuzzDecodeUser(f *testing.F) {
+	for _, seed := range seeds(f) {
+		f.Add(seed, "", "", event.KeyUserProfile)
+		f.Add(seed, event.ContentType, "m", "")
+	}
+	c := codec(f)
+	f.Fuzz(func(t *testing.T, body []byte, contentType, messageID, key string) {
+		got, err := event.DecodeUser(body, contentType, messageID, key)
+		if err != nil {
+			return
+		}
+		require.NotEmpty(t, got.EventID)
+		require.False(t, got.At.IsZero())
+		_, written := c.User(got.EventID, got.UserEvent)
+		again, err := event.DecodeUser(written, event.ContentType, "", "")
+		require.NoError(t, err)
+		got.Unknown = nil
+		require.Equal(t, got, again)
+	})
+}
+
+func FuzzDecodeAtRisk(f *testing.F) {
+	for _, seed := range seeds(f) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := event.DecodeAtRisk(body)
+		if err != nil {
+			return
+		}
+		require.NotEmpty(t, got.UserID)
+		require.NotZero(t, got.Coupons)
+		require.False(t, got.At.IsZero() || got.EndsAt.IsZero())
+	})
+}
+
 func FuzzDecodeLife(f *testing.F) {
 	for _, seed := range seeds(f) {
 		f.Add(seed)

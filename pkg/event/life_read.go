@@ -46,7 +46,9 @@ func LifeTypes() []string {
 }
 
 // OutTypes are the types of all events of ours.
-func OutTypes() []string { return append(LifeTypes(), TypeRefused, TypeRedeemRefused, TypeExpiring) }
+func OutTypes() []string {
+	return append(LifeTypes(), TypeRefused, TypeRedeemRefused, TypeExpiring, TypeAtRisk)
+}
 
 // DecodeLife reads the event of any step of a coupon's life. Unknown fields are ignored; an event that tells of no
 // step (coupon.refused and others) is ErrUnknownType.

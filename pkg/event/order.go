@@ -79,15 +79,21 @@ func decodeOrder(body []byte, contentType, messageID, named string) (Order, erro
 }
 
 // orderType is the type that a routing key names.
-func orderType(key string) (string, error) {
-	for _, t := range OrderTypes() {
-		if name, _ := splitVersion(t); key == name || key == t {
+func orderType(key string) (string, error) { return typeOf(key, OrderTypes()) }
+
+// typeOf is the one of the types that a routing key names, with its version or without.
+func typeOf(key string, types []string) (string, error) {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i], _ = splitVersion(t)
+		if key == names[i] || key == t {
 			return t, nil
 		}
 	}
+	last := len(names) - 1
 	return "", &FieldError{
-		Field: "routing key", Value: shorten([]byte(strconv.Quote(key))), Kind: unknown(key, OrderTypes()),
-		Reason: "must name the type of what is no CloudEvent: order.paid, order.closed, order.payment_failed or order.refunded",
+		Field: "routing key", Value: shorten([]byte(strconv.Quote(key))), Kind: unknown(key, types),
+		Reason: "must name the type of what is no CloudEvent: " + strings.Join(names[:last], ", ") + " or " + names[last],
 	}
 }
 
@@ -152,7 +158,7 @@ func (o *object) ids(field string, most int) []uint64 {
 		one := object{path: o.path, fields: map[string][]byte{at: member}}
 		id := one.id(at, true)
 		if len(one.errs) == 0 && slices.Contains(out, id) {
-			one.fail(at, "occurs twice")
+			one.fail(at, occursTwice)
 		}
 		if len(one.errs) > 0 {
 			o.errs = append(o.errs, one.errs...)

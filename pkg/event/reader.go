@@ -49,6 +49,8 @@ func (e *FieldError) Error() string {
 // Unwrap is the kind of the error.
 func (e *FieldError) Unwrap() error { return e.Kind }
 
+const occursTwice = "occurs twice"
+
 // object is a JSON object taken apart one level deep. It collects what is
 // wrong with its fields, so that a sender hears of everything at once.
 type object struct {
@@ -98,7 +100,7 @@ func newObject(path string, raw []byte) (*object, error) {
 		i = skipSpace(raw, skipSpace(raw, end)+1) // over the colon
 		end = valueEnd(raw, i)
 		if _, twice := o.fields[name]; twice {
-			return nil, &FieldError{Field: path + cut(name, 64), Reason: "occurs twice", Kind: ErrMalformed}
+			return nil, &FieldError{Field: path + cut(name, 64), Reason: occursTwice, Kind: ErrMalformed}
 		}
 		o.fields[name] = raw[i:end]
 		if i = skipSpace(raw, end); raw[i] == ',' {

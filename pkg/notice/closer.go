@@ -4,90 +4,86 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
-	"github.com/lapsehq/lapse/pkg/pulse"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
-// CloseStore closes windows and hands out what is left undelivered.
+// CloseStore closes windows.
 type CloseStore interface {
 	CloseNotices(ctx context.Context, p coupon.ClosePlan) (coupon.Closing, error)
-	ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int) ([]coupon.Notice, error)
 }
 
-const (
-	backoffMax = 10 * time.Second
-	// claimsPerLease is how often leftovers are looked for while a lease runs.
-	claimsPerLease = 6
-)
+// Decide says what becomes of a closed window. It is pure, and called within a transaction, perhaps more than once.
+type Decide func(now time.Time, c *coupon.Closed) coupon.Decided
 
-// Closer closes due windows and delivers their notices. One loop; any number of pods run one.
+// More adds to a decision.
+type More func(now time.Time, c *coupon.Closed, d coupon.Decided) coupon.Decided
+
+// With is the decision and what each of more adds to it; nil ones add nothing.
+func (d Decide) With(more ...More) Decide {
+	return func(now time.Time, c *coupon.Closed) coupon.Decided {
+		out := d(now, c)
+		for _, add := range more {
+			if add != nil {
+				out = add(now, c, out)
+			}
+		}
+		return out
+	}
+}
+
+const backoffMax = 10 * time.Second
+
+// CloserDeps is what a closer works with.
+type CloserDeps struct {
+	Store   CloseStore
+	Decide  Decide
+	Ring    func(coupon.Channel) // told which channels have something to send
+	Metrics *Metrics
+	Log     *zap.Logger
+}
+
+// Closer closes due windows: their members are fixed and their notices recorded. One loop; any number of pods run one.
 type Closer struct {
-	config   Config
-	plan     coupon.ClosePlan
-	store    CloseStore
-	texts    *Texts
-	channels []Teller
-	log      *zap.Logger
-	metrics  *closerMetrics
-	now      func() time.Time
-	claimed  time.Time // when leftovers were last looked for
-	pulse    *pulse.Recorder
+	CloserDeps
+	config Config
+	plans  []coupon.ClosePlan
+	fault  *telemetry.Repeats
 }
 
-// Tell gives what the closer tells of its work to. Called before Run.
-func (c *Closer) Tell(p *pulse.Recorder) { c.pulse = p }
-
-// NewCloser makes the loop that tells by the channels, in their order. now must carry a monotonic reading.
-func NewCloser(c Config, store CloseStore, texts *Texts, channels []Teller, log *zap.Logger,
-	reg prometheus.Registerer, now func() time.Time,
-) (*Closer, error) {
+// NewCloser makes the loop.
+func NewCloser(c Config, d CloserDeps) (*Closer, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("notice config: %w", err)
 	}
-	if len(channels) == 0 {
-		return nil, errors.New("notice closer: needs a channel")
+	k := &Closer{CloserDeps: d, config: c, fault: telemetry.NewRepeats(d.Log, 0, nil)}
+	for _, kind := range kinds() {
+		k.plans = append(k.plans, coupon.ClosePlan{Kind: kind, Rules: c.Rules(), Limit: c.Batch, Decide: d.Decide})
 	}
-	names := make([]coupon.Channel, len(channels))
-	for i, ch := range channels {
-		names[i] = ch.Name()
-	}
-	return &Closer{
-		config: c, store: store, texts: texts, channels: channels, log: log, metrics: newCloserMetrics(reg, names), now: now,
-		plan: coupon.ClosePlan{Kind: coupon.NoticeExpired, Rules: c.Rules(), Channels: names, Lease: c.Lease, Limit: c.Batch},
-	}, nil
+	return k, nil
 }
 
-// Run closes and delivers until ctx ends; what has been begun then is finished, within Config.Drain.
-func (c *Closer) Run(ctx context.Context) error {
-	work, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer giveUp()
-	watch.Go(func() { c.bound(ctx, work, giveUp) })
-
+// Run closes until ctx ends; what has been begun then is finished, within Config.Drain.
+func (k *Closer) Run(ctx context.Context) error {
+	work, release := lingering(ctx, k.config.Drain)
+	defer release()
 	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.MaxInterval = c.config.PollMin, max(backoffMax, c.config.PollMin)
-	failing := false
+	pause.InitialInterval, pause.MaxInterval = k.config.PollMin, max(backoffMax, k.config.PollMin)
 	for ctx.Err() == nil {
-		wait, err := c.step(work)
+		wait, err := k.step(work)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			c.log.Warn("notices: stopped before the end of a batch; another pod takes it up", zap.Error(err))
+			k.Log.Warn("notices: stopped before a batch of windows was closed; another pod closes it", zap.Error(err))
 		case err != nil:
-			if !failing {
-				c.log.Warn("notices: cannot close or deliver, trying again", zap.Error(err))
-			}
-			failing, wait = true, pause.NextBackOff()
-		case failing:
-			c.log.Info("notices: going on")
-			failing = false
+			k.fault.Failed("notices: cannot close windows, trying again", err)
+			wait = pause.NextBackOff()
+		default:
+			k.fault.Recovered("notices: windows are closed again")
 			pause.Reset()
 		}
 		sleep(ctx, wait)
@@ -95,124 +91,36 @@ func (c *Closer) Run(ctx context.Context) error {
 	return nil
 }
 
-// bound lets work live a while longer than ctx.
-func (c *Closer) bound(ctx, work context.Context, giveUp context.CancelFunc) {
-	select {
-	case <-work.Done():
-		return
-	case <-ctx.Done():
-	}
-	sleep(work, c.config.Drain)
-	giveUp()
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
-// step closes one batch of windows, delivers it, takes up leftovers now and then, and says how long to wait.
-func (c *Closer) step(ctx context.Context) (time.Duration, error) {
-	closing, err := c.store.CloseNotices(ctx, c.plan)
-	if err != nil {
-		return 0, fmt.Errorf("close windows: %w", err)
-	}
-	for reason, n := range closing.Suppressed {
-		c.metrics.suppressed.WithLabelValues(reason).Add(float64(n))
-	}
-	err = c.deliver(ctx, closing.Pending)
-	more, lerr := c.leftovers(ctx)
-	if err := errors.Join(err, lerr); err != nil {
-		return 0, err
-	}
-	switch {
-	case more, closing.More:
-		return 0, nil
-	case closing.Next.IsZero():
-		return c.config.PollMax, nil
-	default:
-		return min(max(closing.Next.Sub(closing.Now), c.config.PollMin), c.config.PollMax), nil
-	}
-}
-
-// leftovers delivers notices that nobody has delivered within a lease.
-func (c *Closer) leftovers(ctx context.Context) (more bool, err error) {
-	if now := c.now(); !c.claimed.IsZero() && now.Sub(c.claimed) < c.config.Lease/claimsPerLease {
-		return false, nil
-	}
+// step closes one batch of each kind and says how long to wait. A kind that fails keeps no other from its work.
+func (k *Closer) step(ctx context.Context) (time.Duration, error) {
+	wait := k.config.PollMax
 	var errs []error
-	for _, ch := range c.channels {
-		ns, err := c.store.ClaimNotices(ctx, ch.Name(), c.config.Lease, c.config.Batch)
+	for i := range k.plans {
+		c, err := k.Store.CloseNotices(ctx, k.plans[i])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("claim notices: %w", err))
+			errs = append(errs, fmt.Errorf("close windows of kind %s: %w", k.plans[i].Kind, err))
 			continue
 		}
-		more = more || len(ns) == c.config.Batch
-		if err := c.deliver(ctx, ns); err != nil {
-			errs = append(errs, err)
+		k.told(&c)
+		switch {
+		case c.More:
+			wait = 0
+		case !c.Next.IsZero():
+			wait = min(wait, max(c.Next.Sub(c.Now), k.config.PollMin))
 		}
 	}
-	if !more {
-		c.claimed = c.now()
-	}
-	return more, errors.Join(errs...)
+	return wait, errors.Join(errs...)
 }
 
-// deliver renders the notices and hands each channel its own. A channel that fails keeps no other from its work.
-func (c *Closer) deliver(ctx context.Context, ns []coupon.Notice) error {
-	var errs []error
-	for _, ch := range c.channels {
-		ms, err := c.render(ch.Name(), ns)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		if len(ms) == 0 {
-			continue
-		}
-		sent, err := c.send(ctx, ch, ms)
-		c.metrics.count(ch.Name(), c.plan.Kind, resultSent, sent)
-		if err != nil {
-			c.metrics.count(ch.Name(), c.plan.Kind, resultFailed, len(ms)-sent)
-			errs = append(errs, fmt.Errorf("deliver notices: %w", err))
-			continue
-		}
-		c.metrics.count(ch.Name(), c.plan.Kind, resultRepeated, len(ms)-sent)
+func (k *Closer) told(c *coupon.Closing) {
+	for reason, n := range c.Suppressed {
+		k.Metrics.suppress(reason, n)
 	}
-	return errors.Join(errs...)
-}
-
-// send hands over a channel's messages. What the channel's own records take of the time is the database's.
-func (c *Closer) send(ctx context.Context, ch Teller, ms []coupon.NoticeMessage) (int, error) {
-	ctx, spent := pulse.Measured(ctx)
-	end := c.pulse.Begin(pulse.Send)
-	sent, err := ch.Deliver(ctx, ms)
-	end(spent(), err != nil && !errors.Is(err, coupon.ErrUnavailable) && !errors.Is(err, coupon.ErrContention))
-	c.pulse.Count(pulse.CountNotices, sent)
-	return sent, err //nolint:wrapcheck // by the caller
-}
-
-// render gives the channel's messages; a notice that cannot be rendered stays pending and is reported.
-func (c *Closer) render(channel coupon.Channel, ns []coupon.Notice) ([]coupon.NoticeMessage, error) {
-	var ms []coupon.NoticeMessage
-	var failure error
-	for i := range ns {
-		if ns[i].Channel != channel {
-			continue
+	rung := make(map[coupon.Channel]bool)
+	for i := range c.Pending {
+		if ch := c.Pending[i].Channel; !rung[ch] {
+			rung[ch] = true
+			k.Ring(ch)
 		}
-		texts, err := c.texts.Render(ns[i].Kind, ns[i].Items)
-		if err != nil {
-			c.metrics.count(channel, c.plan.Kind, resultFailed, 1)
-			failure = err
-			continue
-		}
-		ms = append(ms, coupon.NoticeMessage{Notice: ns[i], Texts: texts})
 	}
-	return ms, failure
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,32 +12,54 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
-	"github.com/lapsehq/lapse/pkg/event"
 )
 
-// WindowStore puts items into windows; after an error none of them is in.
+// WindowStore puts items into windows; after an error none of them is in. Profiles gives what is known of those users of
+// whom anything is.
 type WindowStore interface {
-	CollectNotices(ctx context.Context, kind coupon.NoticeKind, r coupon.WindowRules, items []coupon.NoticeItem) (added int, err error)
+	CollectNotices(ctx context.Context, r coupon.WindowRules, items []coupon.NoticeItem) (added int, err error)
+	Profiles(ctx context.Context, users []string) (map[string]coupon.Profile, error)
+}
+
+// Closes says when the window of a reminder must close: the earliest instant at which a channel may have to send. Zone is
+// the user's, or that of users whose zone is not known.
+type Closes interface {
+	CloseAt(kind coupon.NoticeKind, offset string, notifyAt, endsAt time.Time, p *coupon.Profile) time.Time
+	Zone(p *coupon.Profile) *time.Location
 }
 
 // busyDelay is how long a batch is left alone when its windows stay contended.
 const busyDelay = 250 * time.Millisecond
 
-// Collector handles the notice queue. Safe for concurrent use.
-type Collector struct {
-	source  string
-	rules   coupon.WindowRules
-	store   WindowStore
-	log     *zap.Logger
-	metrics *collectorMetrics
+// CollectorDeps is what a collector works with.
+type CollectorDeps struct {
+	Source     string // events of it alone are taken (event.Codec.Source; event ids are unique within one)
+	Store      WindowStore
+	Policy     Closes
+	AtRisk     broker.Handler // of coupon.at_risk events; nil: they are acked
+	Log        *zap.Logger
+	Registerer prometheus.Registerer
+	Now        func() time.Time
 }
 
-// NewCollector takes events of the source alone (event.Codec.Source; event ids are unique within one).
-func NewCollector(c Config, source string, store WindowStore, log *zap.Logger, reg prometheus.Registerer) (*Collector, error) {
+// Collector handles the notice queue. Safe for concurrent use.
+type Collector struct {
+	CollectorDeps
+	rules   coupon.WindowRules
+	stale   time.Duration
+
+	readings []reading
+	metrics  *collectorMetrics
+}
+
+// NewCollector makes the handler.
+func NewCollector(c Config, d CollectorDeps) (*Collector, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("notice config: %w", err)
 	}
-	return &Collector{source: source, rules: c.Rules(), store: store, log: log, metrics: newCollectorMetrics(reg)}, nil
+	return &Collector{
+		CollectorDeps: d, rules: c.Rules(), stale: c.Policy.Stale, readings: readings(), metrics: newCollectorMetrics(d.Registerer),
+	}, nil
 }
 
 // member is an item and the place of its delivery in the batch.
@@ -50,20 +73,35 @@ type member struct {
 // are repeats when they come again.
 func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
 	out := make([]broker.Outcome, len(batch))
-	members := make([]member, 0, len(batch))
+	members := make(map[coupon.NoticeKind][]member)
+	var others []int // of at_risk
 	parked := 0
 	for i := range batch {
-		item, err := c.decode(batch[i].Body)
-		if err != nil {
-			out[i] = c.park(err)
+		item, kind, err := c.read(&batch[i])
+		switch {
+		case err != nil:
+			out[i] = c.park(kind, err)
 			parked++
-			continue
+		case kind == kindAtRisk:
+			others = append(others, i)
+		default:
+			members[item.Kind] = append(members[item.Kind], member{i, item})
 		}
-		members = append(members, member{i, item})
 	}
-	refused, err := c.collect(ctx, members, out)
-	if parked += refused; parked > 0 {
-		c.log.Warn("events parked, with their reasons: the notifier cannot take them", zap.Int("events", parked))
+	c.leaveOut(members[coupon.NoticeExpired])
+	err := c.place(ctx, members[coupon.NoticeExpiring])
+	for _, kind := range kinds() {
+		if err == nil {
+			var refused int
+			refused, err = c.collect(ctx, members[kind], out)
+			parked += refused
+		}
+	}
+	if err == nil {
+		err = c.pass(ctx, batch, others, out)
+	}
+	if parked > 0 {
+		c.Log.Warn("events parked, with their reasons: the notifier cannot take them", zap.Int("events", parked))
 	}
 	if err != nil {
 		return nil, err
@@ -71,19 +109,88 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 	return out, nil
 }
 
-func (c *Collector) decode(body []byte) (coupon.NoticeItem, error) {
-	e, err := event.DecodeExpired(body)
+// pass hands the at_risk events on.
+func (c *Collector) pass(ctx context.Context, batch []broker.Delivery, others []int, out []broker.Outcome) error {
+	if len(others) == 0 {
+		return nil
+	}
+	c.count(kindAtRisk, resultPassed, len(others))
+	if c.AtRisk == nil {
+		for _, i := range others {
+			out[i] = broker.Ack()
+		}
+		return nil
+	}
+	part := make([]broker.Delivery, len(others))
+	for k, i := range others {
+		part[k] = batch[i]
+	}
+	outcomes, err := c.AtRisk(ctx, part)
 	if err != nil {
-		return coupon.NoticeItem{}, err //nolint:wrapcheck // says what it decodes
+		return err //nolint:wrapcheck // says what it does
 	}
-	if e.Source != c.source {
-		return coupon.NoticeItem{}, fmt.Errorf("source: must be %s, got %q", c.source, e.Source)
+	if len(outcomes) != len(part) {
+		return fmt.Errorf("at_risk: %d outcomes of %d events", len(outcomes), len(part))
 	}
-	return coupon.NoticeItem{
-		EventID: e.EventID, UserID: e.UserID, CouponID: e.CouponID, Version: e.Version,
-		ExpiresAt: e.ExpiresAt, Value: e.Value, Currency: e.Currency,
-	}, nil
+	for k, i := range others {
+		out[i] = outcomes[k]
+	}
+	return nil
 }
+
+// leaveOut marks what ended too long ago to be told: it is recorded.
+func (c *Collector) leaveOut(members []member) {
+	now := c.Now()
+	for i := range members {
+		if it := &members[i].item; now.Sub(it.ExpiresAt) > c.stale {
+			it.Dropped = coupon.ReasonStale
+		}
+	}
+}
+
+// place puts the reminders into their users' zones: slot, hour and the window's end. What comes too late to be of use is
+// recorded and not told.
+func (c *Collector) place(ctx context.Context, members []member) error {
+	if len(members) == 0 {
+		return nil
+	}
+	users := make([]string, 0, len(members))
+	for i := range members {
+		users = append(users, members[i].item.UserID)
+	}
+	slices.Sort(users)
+	profiles, err := c.Store.Profiles(ctx, slices.Compact(users))
+	if err != nil {
+		return fmt.Errorf("read profiles: %w", err)
+	}
+	now := c.Now()
+	for i := range members {
+		it := &members[i].item
+		p := profiles[it.UserID]
+		p.UserID = it.UserID
+		c.remind(now, it, &p)
+	}
+	return nil
+}
+
+func (c *Collector) remind(now time.Time, it *coupon.NoticeItem, p *coupon.Profile) {
+	offset, err := coupon.ParseOffset(it.Offset)
+	if err != nil {
+		return // it was read as one
+	}
+	zone := c.Policy.Zone(p)
+	it.Slot = offset.Slot(it.ExpiresAt, zone)
+	if !it.Late {
+		it.NotifyAt = offset.NotifyAt(it.ExpiresAt, zone)
+		if now.Sub(it.NotifyAt) > it.ExpiresAt.Sub(it.NotifyAt)/skipPart {
+			it.Dropped = coupon.ReasonSkipped
+		}
+	}
+	it.CloseAt = c.Policy.CloseAt(it.Kind, it.Offset, it.NotifyAt, it.ExpiresAt, p)
+}
+
+// skipPart: a reminder that is found later than this part of its offset is skipped.
+const skipPart = 4
 
 // collect stores members; a batch that holds one which the database refuses is halved until that one stands alone.
 func (c *Collector) collect(ctx context.Context, members []member, out []broker.Outcome) (parked int, err error) {
@@ -94,11 +201,10 @@ func (c *Collector) collect(ctx context.Context, members []member, out []broker.
 	for i := range members {
 		items[i] = members[i].item
 	}
-	added, err := c.store.CollectNotices(ctx, coupon.NoticeExpired, c.rules, items)
+	added, err := c.Store.CollectNotices(ctx, c.rules, items)
 	switch {
 	case err == nil:
-		c.count(resultAdded, added)
-		c.count(resultRepeated, len(items)-added)
+		c.added(items, added)
 		for i := range members {
 			out[members[i].at] = broker.Ack()
 		}
@@ -111,7 +217,7 @@ func (c *Collector) collect(ctx context.Context, members []member, out []broker.
 	case !errors.Is(err, coupon.ErrIntegrity):
 		return 0, fmt.Errorf("collect events: %w", err)
 	case len(members) == 1:
-		out[members[0].at] = c.park(err)
+		out[members[0].at] = c.park(string(items[0].Kind), err)
 		return 1, nil
 	}
 	half := len(members) / 2
@@ -123,14 +229,26 @@ func (c *Collector) collect(ctx context.Context, members []member, out []broker.
 	return first + second, err
 }
 
-func (c *Collector) park(err error) broker.Outcome {
-	c.count(resultParked, 1)
-	c.log.Debug("event parked", zap.Error(err))
+func (c *Collector) park(kind string, err error) broker.Outcome {
+	c.count(kind, resultParked, 1)
+	c.Log.Debug("event parked", zap.Error(err))
 	return broker.Park(err.Error())
 }
 
-func (c *Collector) count(result string, n int) {
+// added counts a stored batch of one kind.
+func (c *Collector) added(items []coupon.NoticeItem, added int) {
+	kind := string(items[0].Kind)
+	c.count(kind, resultAdded, added)
+	c.count(kind, resultRepeated, len(items)-added)
+	for i := range items {
+		if reason := items[i].Dropped; reason != "" {
+			c.count(kind, reason, 1)
+		}
+	}
+}
+
+func (c *Collector) count(kind, result string, n int) {
 	if n > 0 {
-		c.metrics.items.WithLabelValues(string(coupon.NoticeExpired), result).Add(float64(n))
+		c.metrics.items.WithLabelValues(kind, result).Add(float64(n))
 	}
 }

@@ -1,0 +1,178 @@
+package notice
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/telemetry"
+)
+
+// dispatcher is the loop of one channel. It claims no more than it may send at once: as many as it has free workers, its
+// rate has tokens and its circuit allows; so nothing waits in memory, and nothing is claimed that another pod could send.
+//
+//	free workers → gate → claim → prepare (states, caps) → hour → render → Deliver ─┐
+//	      ▲                                                                         │
+//	      └────────────────────────────── settled ◀─────────────────────────────────┘
+type dispatcher struct {
+	SenderDeps
+	channel Channel
+	name    coupon.Channel
+	config  Config
+	limit   Limit
+	gate    *gate
+	bell    chan struct{}
+	workers chan struct{} // one for each that is free
+	rests   chan rest     // to be settled
+	ring    func()        // the others have something to send
+	fault   *telemetry.Repeats
+	health  health
+}
+
+// rest is what a worker leaves: results to record, and itself to be freed after that.
+type rest struct {
+	results []coupon.NoticeResult
+	workers int
+}
+
+func newDispatcher(c Config, d SenderDeps, ch Channel, ring func()) *dispatcher {
+	name := ch.Name()
+	l := c.Limits.Of(name)
+	log := d.Log.With(zap.String("channel", string(name)))
+	x := &dispatcher{
+		SenderDeps: d, channel: ch, name: name, config: c, limit: l,
+		gate: newGate(l, d.Now, func(up bool) {
+			v := 0.0
+			if up {
+				v = 1
+			}
+			d.Metrics.up.WithLabelValues(string(name)).Set(v)
+		}),
+		ring: ring, bell: make(chan struct{}, 1), workers: make(chan struct{}, l.Concurrency), rests: make(chan rest, l.Concurrency),
+		fault:  telemetry.NewRepeats(log, 0, d.Now),
+		health: health{said: telemetry.NewRepeats(log, 0, d.Now), now: d.Now},
+	}
+	x.Log = log
+	return x
+}
+
+// run sends until ctx ends, then waits for what was begun.
+func (d *dispatcher) run(ctx context.Context) {
+	work, release := lingering(ctx, d.config.Drain)
+	var sends, settler sync.WaitGroup
+	settler.Go(func() { d.settling(work) })
+	for range d.limit.Concurrency {
+		d.workers <- struct{}{}
+	}
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = d.config.PollMin, max(backoffMax, d.config.PollMin)
+	for ctx.Err() == nil {
+		wait, err := d.step(ctx, work, &sends)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			d.Log.Warn("notices: stopped before a batch was sent; another pod takes it up", zap.Error(err))
+		case err != nil:
+			d.fault.Failed("notices: cannot send, trying again", err)
+			sleep(ctx, pause.NextBackOff())
+			continue
+		default:
+			d.fault.Recovered("notices: sending again")
+			pause.Reset()
+		}
+		d.idle(ctx, wait)
+	}
+	sends.Wait()
+	close(d.rests)
+	settler.Wait()
+	release()
+}
+
+// idle waits, or until the bell rings.
+func (d *dispatcher) idle(ctx context.Context, wait time.Duration) {
+	if wait <= 0 {
+		return
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	case <-d.bell:
+	}
+}
+
+// step sends one group, and says how long to wait before the next.
+func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (time.Duration, error) {
+	free := d.take(ctx)
+	defer func() { d.give(free) }()
+	if free == 0 {
+		return 0, nil // ctx has ended
+	}
+	want := min(free*max(1, d.channel.Batch()), d.config.Batch)
+	n, wait := d.gate.room(want)
+	if n == 0 {
+		d.still(ctx, wait)
+		return 0, nil
+	}
+	begun := d.Now()
+	ns, unknown, err := d.Store.ClaimNotices(work, d.name, d.config.Lease, n, d.channel.AtMostOnce())
+	if err != nil {
+		return 0, fmt.Errorf("claim notices: %w", err)
+	}
+	d.Metrics.count(d.name, coupon.NoticeExpiring, resultUnknown, unknown) // of which kind is not told; most are reminders
+	if len(ns) == 0 {
+		return d.config.PollMax, nil
+	}
+	d.gate.spend(len(ns))
+	groups, err := d.prepare(work, ns, begun)
+	if err != nil {
+		return 0, err
+	}
+	for _, group := range groups {
+		free--
+		sends.Go(func() { d.send(work, group) })
+	}
+	if len(ns) < n {
+		return d.config.PollMax, nil
+	}
+	return 0, nil
+}
+
+// still waits while nothing may go out, whatever rings.
+func (d *dispatcher) still(ctx context.Context, wait time.Duration) {
+	sleep(ctx, min(wait, d.config.PollMax))
+}
+
+// take waits until a fourth of the workers is free and gives all that are; zero when ctx has ended. Fewer would claim, and
+// be recorded, one by one.
+func (d *dispatcher) take(ctx context.Context) int {
+	n := 0
+	for n < (d.limit.Concurrency+3)/4 {
+		select {
+		case <-d.workers:
+			n++
+		case <-ctx.Done():
+			d.give(n)
+			return 0
+		}
+	}
+	for {
+		select {
+		case <-d.workers:
+			n++
+		default:
+			return n
+		}
+	}
+}
+
+func (d *dispatcher) give(n int) {
+	for range n {
+		d.workers <- struct{}{} // there is room for all
+	}
+}

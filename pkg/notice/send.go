@@ -1,0 +1,338 @@
+package notice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/notice/text"
+	"github.com/lapsehq/lapse/pkg/pulse"
+)
+
+// Reasons of tries that failed. They are rows' reasons.
+const (
+	reasonText    = "text"    // it cannot be rendered
+	reasonAddress = "address" // it cannot be opened: the key is not here
+	reasonCircuit = "circuit" // the provider is taken for down
+	reasonLease   = "lease"   // the database took so long that another pod may have it
+
+	// ReasonStore: a channel into the database, which did not take it.
+	ReasonStore = "store"
+)
+
+// outgoing is a message and the notice that it is of.
+type outgoing struct {
+	message Message
+	notice  coupon.Notice
+}
+
+// prepare is the last step before the notices go out: what does not stand any more is recorded, what has to wait is put
+// off, the rest is rendered, in groups of which each is one send. The rows are this pod's until begun + lease.
+func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun time.Time) ([][]outgoing, error) {
+	now := d.Now()
+	day := func(p *coupon.Profile) time.Time {
+		y, m, day := now.In(d.Policy.Zone(p)).Date()
+		return time.Date(y, m, day, 0, 0, 0, 0, time.UTC)
+	}
+	ps, err := d.Store.PrepareNotices(work, d.name, ns, d.Policy.Cap(d.name), d.channel.AtMostOnce(), day)
+	if err != nil {
+		return nil, fmt.Errorf("prepare notices: %w", err)
+	}
+	now = d.Now()
+	late := now.Sub(begun) > d.config.Lease-sendWithin(d.config.Lease)
+	var out []outgoing
+	var put []coupon.NoticeResult
+	for i := range ps {
+		p := &ps[i]
+		if p.NotAfter.IsZero() {
+			p.NotAfter = coupon.Never
+		}
+		if p.Suppressed != "" {
+			d.Metrics.suppress(p.Suppressed, 1)
+			d.Metrics.count(d.name, p.Kind, resultSuppressed, 1)
+			continue
+		}
+		m, result, ok := d.ready(now, p, late)
+		if !ok {
+			put = append(put, result)
+			continue
+		}
+		out = append(out, outgoing{m, p.Notice})
+	}
+	if len(put) > 0 {
+		d.rests <- rest{results: put}
+	}
+	return slices.Collect(slices.Chunk(out, max(1, d.channel.Batch()))), nil
+}
+
+// ready gives the message, or what is to be recorded instead.
+func (d *dispatcher) ready(now time.Time, p *coupon.Prepared, late bool) (Message, coupon.NoticeResult, bool) {
+	none := func(r coupon.NoticeResult) (Message, coupon.NoticeResult, bool) { return Message{}, r, false }
+	if late {
+		return none(d.later(&p.Notice, now, reasonLease))
+	}
+	at, reason := d.Policy.Allowed(now, d.name, p.Kind, p.NotAfter, &p.Profile)
+	switch {
+	case reason != "":
+		return none(d.drop(&p.Notice, reason))
+	case at.After(now):
+		return none(d.later(&p.Notice, at, coupon.ReasonQuiet))
+	}
+	m, err := d.message(now, p)
+	if err != nil {
+		reason, what := reasonText, "notices: cannot be rendered, trying again"
+		if errors.Is(err, errAddress) {
+			reason, what = reasonAddress, "notices: addresses cannot be opened, trying again"
+		}
+		d.fault.Failed(what, err)
+		return none(d.again(now, &p.Notice, Result{Outcome: Retry, Reason: reason}))
+	}
+	if d.name == coupon.ChannelEmail && m.Recipient == "" {
+		d.Metrics.count(d.name, p.Kind, resultFailed, 1)
+		return none(coupon.NoticeResult{WindowID: p.WindowID, Attempt: p.Attempt, State: coupon.NoticeFailed, Reason: coupon.ReasonAddress})
+	}
+	return m, coupon.NoticeResult{}, true
+}
+
+var errAddress = errors.New("open addresses") //nolint:gochecknoglobals // an error value
+
+func (d *dispatcher) message(now time.Time, p *coupon.Prepared) (Message, error) {
+	offset, _, _ := strings.Cut(p.Slot, "/")
+	zone := d.Policy.Zone(&p.Profile)
+	data := text.Data{
+		Kind: p.Kind, Offset: offset, Items: p.Items, Members: p.Members, Totals: p.Totals, EndsAt: p.EndsAt, LastEnd: p.LastEnd,
+		Zone: zone, Locale: p.Profile.Locale,
+	}
+	m := Message{
+		ID: p.ID(), Window: p.WindowID, Kind: p.Kind, Offset: offset, UserID: p.UserID, Zone: zone.String(),
+		Items: p.Items, Members: p.Members, EndsAt: p.EndsAt, NotAfter: p.NotAfter,
+	}
+	if d.Addresses != nil {
+		a, err := d.Addresses.Addresses(&p.Profile)
+		if err != nil {
+			return Message{}, fmt.Errorf("%w: %w", errAddress, err)
+		}
+		switch d.name {
+		case coupon.ChannelEmail:
+			m.Recipient = a.Email
+		case coupon.ChannelSMS:
+			m.Recipient = a.Phone
+		case coupon.ChannelPush:
+			m.Recipient = a.Push
+		default:
+		}
+	}
+	r, err := d.Texts.Render(now, data)
+	if err != nil {
+		return Message{}, fmt.Errorf("render notice: %w", err)
+	}
+	m.Locale, m.Text, m.HTML, m.Params = r.Locale, r.Text, r.HTML, r.Params
+	if d.name == coupon.ChannelInbox || d.name == coupon.ChannelPopup {
+		if m.Texts, err = d.Texts.RenderAll(now, data); err != nil {
+			return Message{}, fmt.Errorf("render notice: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// send delivers one group and leaves its results.
+func (d *dispatcher) send(work context.Context, group []outgoing) {
+	results := d.deliver(work, group)
+	now := d.Now()
+	left := rest{workers: 1}
+	for i := range group {
+		if r, ok := d.result(now, &group[i].notice, results[i]); ok {
+			left.results = append(left.results, r)
+		}
+	}
+	d.rests <- left
+}
+
+func (d *dispatcher) deliver(work context.Context, group []outgoing) []Result {
+	results := make([]Result, len(group))
+	done, ok := d.gate.begin()
+	if !ok {
+		for i := range results {
+			results[i] = Result{Outcome: Throttled, Until: d.Now().Add(d.limit.OpenFor), Reason: reasonCircuit}
+		}
+		return results
+	}
+	ms := make([]Message, len(group))
+	for i := range group {
+		ms[i] = group[i].message
+	}
+	ctx, cancel := context.WithTimeout(work, d.limit.Deadline)
+	defer cancel()
+	ctx, spent := pulse.Measured(ctx)
+	end := d.Pulse.Begin(pulse.Send)
+	began := d.Now()
+	got := d.channel.Deliver(ctx, ms)
+	d.Metrics.seconds.WithLabelValues(string(d.name)).Observe(d.Now().Sub(began).Seconds())
+	for i := range results {
+		results[i] = Result{Outcome: Unknown, Reason: "no_result"}
+		if i < len(got) {
+			results[i] = got[i]
+		}
+	}
+	// What our own stop cut off, or our own database did not take, says nothing of the provider.
+	works := judge(results) || work.Err() != nil || reasonOf(results) == ReasonStore
+	end(spent(), !works)
+	done(works)
+	d.health.note(works, results)
+	return results
+}
+
+// judge says whether the provider works: it does if it has answered any of the messages.
+func judge(results []Result) bool {
+	return slices.ContainsFunc(results, func(r Result) bool {
+		return r.Outcome == Sent || r.Outcome == Permanent || r.Outcome == Throttled
+	})
+}
+
+// result is what is to be recorded of a try; ok is false if it is recorded already.
+func (d *dispatcher) result(now time.Time, n *coupon.Notice, r Result) (coupon.NoticeResult, bool) {
+	out := coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, Reason: r.Reason, Ref: r.Ref}
+	switch {
+	case r.Outcome == Sent:
+		d.Metrics.count(d.name, n.Kind, resultSent, 1)
+		d.Pulse.Count(pulse.CountNotices, 1)
+		out.State = coupon.NoticeSent
+		return out, !r.Recorded
+	case r.Outcome == Permanent:
+		d.Metrics.count(d.name, n.Kind, resultFailed, 1)
+		out.State = coupon.NoticeFailed
+		return out, true
+	case r.Outcome == Unknown && d.channel.AtMostOnce():
+		d.Metrics.count(d.name, n.Kind, resultUnknown, 1)
+		out.State = coupon.NoticeUnknown
+		return out, true
+	case r.Outcome == Throttled && r.Reason == reasonCircuit:
+		return d.later(n, r.Until, r.Reason), true
+	case r.Outcome == Throttled:
+		return d.throttled(now, n, r), true
+	default:
+		return d.again(now, n, r), true
+	}
+}
+
+// throttled holds the whole channel, as its provider asks.
+func (d *dispatcher) throttled(now time.Time, n *coupon.Notice, r Result) coupon.NoticeResult {
+	until := r.Until
+	if !until.After(now) {
+		until = now.Add(d.backoff(n.Attempt))
+	}
+	until = d.gate.hold(until)
+	if until.Before(n.NotAfter) {
+		d.Metrics.count(d.name, n.Kind, resultThrottled, 1)
+		return coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, State: coupon.NoticePending, Reason: r.Reason, TryAt: until}
+	}
+	return d.drop(n, coupon.ReasonTooLate)
+}
+
+// again puts off a notice that did not go out, or may not have, with the same id: with growing pauses, until it is of no use.
+func (d *dispatcher) again(now time.Time, n *coupon.Notice, r Result) coupon.NoticeResult {
+	out := coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, Reason: r.Reason}
+	at := now.Add(d.backoff(n.Attempt))
+	switch {
+	case n.Next != "" && n.Attempt >= d.limit.Tries && r.Outcome != Unknown:
+		d.Metrics.count(d.name, n.Kind, resultFailed, 1)
+		out.State = coupon.NoticeFailed // the next of its chain is asked
+	case at.Before(n.NotAfter):
+		d.Metrics.count(d.name, n.Kind, resultRetry, 1)
+		out.State, out.TryAt = coupon.NoticePending, at
+	case r.Outcome == Unknown:
+		d.Metrics.count(d.name, n.Kind, resultUnknown, 1)
+		out.State = coupon.NoticeUnknown
+	default:
+		return d.drop(n, coupon.ReasonTooLate)
+	}
+	return out
+}
+
+// later puts off a notice that was not tried.
+func (d *dispatcher) later(n *coupon.Notice, at time.Time, reason string) coupon.NoticeResult {
+	if !at.Before(n.NotAfter) {
+		return d.drop(n, coupon.ReasonTooLate)
+	}
+	d.Metrics.count(d.name, n.Kind, resultDeferred, 1)
+	return coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, State: coupon.NoticePending, Reason: reason, TryAt: at}
+}
+
+func (d *dispatcher) drop(n *coupon.Notice, reason string) coupon.NoticeResult {
+	d.Metrics.suppress(reason, 1)
+	d.Metrics.count(d.name, n.Kind, resultSuppressed, 1)
+	return coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, State: coupon.NoticeSuppressed, Reason: reason}
+}
+
+// backoff after so many tries: doubled with each, bounded, then anything from half of it to all.
+func (d *dispatcher) backoff(attempt int) time.Duration {
+	pause := d.limit.Backoff
+	for range max(0, attempt-1) {
+		if pause *= 2; pause >= d.limit.BackoffMax {
+			pause = d.limit.BackoffMax
+			break
+		}
+	}
+	return pause/2 + rand.N(pause/2+1)
+}
+
+// settling records what workers leave, all that is there in one transaction, and frees them after that.
+func (d *dispatcher) settling(work context.Context) {
+	for first := range d.rests {
+		left := first
+	gather:
+		for len(left.results) < d.config.Batch {
+			select {
+			case more, ok := <-d.rests:
+				if !ok {
+					break gather
+				}
+				left.results = append(left.results, more.results...)
+				left.workers += more.workers
+			default:
+				break gather
+			}
+		}
+		for part := range slices.Chunk(left.results, max(1, d.config.Batch)) {
+			d.settle(work, part)
+		}
+		d.give(left.workers)
+	}
+}
+
+// settleWithin is how long the last results may take when the drain is over.
+const settleWithin = 3 * time.Second
+
+// settle records results, for as long as it takes until the stop. What cannot be recorded then comes again with the same id
+// when its lease has run out; of channels that send at most once it is recorded as unknown.
+func (d *dispatcher) settle(work context.Context, rs []coupon.NoticeResult) {
+	for {
+		ctx, cancel := work, context.CancelFunc(func() {})
+		last := work.Err() != nil
+		if last {
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(work), settleWithin)
+		}
+		_, fallbacks, err := d.Store.SettleNotices(ctx, d.name, rs)
+		cancel()
+		switch {
+		case err == nil:
+			d.fault.Recovered("notices: recorded again")
+			if fallbacks > 0 {
+				d.ring()
+			}
+			return
+		case last:
+			d.Log.Error("notices: sent and not recorded at the stop", zap.Int("notices", len(rs)), zap.Error(err))
+			return
+		}
+		d.fault.Failed("notices: cannot be recorded, trying again", err)
+		sleep(work, d.config.PollMin)
+	}
+}

@@ -195,7 +195,7 @@ func (t *Texts) render(l *locale, now time.Time, d Data, whole bool) (Rendered, 
 	if err != nil {
 		return Rendered{}, fmt.Errorf("render notice in %s: %w", l.name, err)
 	}
-	v := w.view(&d)
+	v := w.view(&d, whole)
 	r := Rendered{Locale: l.name, Text: coupon.NoticeText{Title: w.write("title", v), Text: w.write("text", v)}}
 	if whole {
 		r.Params = params(&d, &v, momentOf(now, d.EndsAt, d.Zone, false))
@@ -232,7 +232,7 @@ func params(d *Data, v *view, first moment) map[string]string {
 		}
 	}
 	return map[string]string{
-		"count": strconv.Itoa(d.Items), "day": v.First.When, "date": first.date(), "time": first.clockText(),
+		"count": strconv.Itoa(d.Items), "day": v.First.When(), "date": first.date(), "time": first.clockText(),
 		"amount": v.Amount, "currency": strings.Join(codes, ","), "ends_at": d.EndsAt.In(d.Zone).Format(time.RFC3339),
 	}
 }

@@ -2,6 +2,7 @@ package text
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -31,14 +32,32 @@ type view struct {
 	More    string // how many more; empty if none
 }
 
-// said is a moment in the locale's words.
-type said struct{ When, Day, Clock, Moment, Until string }
+// said is a moment in the locale's words; each is written when a template asks for it.
+type said struct {
+	moment moment
+	writer *writer
+}
+
+// When is the word for a title: tomorrow.
+func (s said) When() string { return s.writer.write("when", s.moment) }
+
+// Day is the day in full.
+func (s said) Day() string { return s.writer.write("day", s.moment) }
+
+// Clock is the time of day.
+func (s said) Clock() string { return s.writer.write("clock", s.moment) }
+
+// Moment is day and time.
+func (s said) Moment() string { return s.writer.write("moment", s.moment) }
+
+// Until is day and time for a table.
+func (s said) Until() string { return s.writer.write("until", s.moment) }
 
 // row is a coupon.
 type row struct {
 	Amount string
 	End    said
-	Last   bool
+	Last   bool // of the few
 }
 
 // writer renders the parts of one notice in one locale. Its first error is kept.
@@ -84,10 +103,7 @@ func line(text string) string {
 }
 
 func (w *writer) said(ends time.Time, minutes bool) said {
-	m := momentOf(w.now, ends, w.zone, minutes)
-	return said{
-		When: w.write("when", m), Day: w.write("day", m), Clock: w.write("clock", m), Moment: w.write("moment", m), Until: w.write("until", m),
-	}
+	return said{moment: momentOf(w.now, ends, w.zone, minutes), writer: w}
 }
 
 // amount is empty for nothing.
@@ -123,7 +139,7 @@ func (w *writer) count(n int) string {
 func (w *writer) rows(members []coupon.Member) []row {
 	out := make([]row, len(members))
 	for i, m := range members {
-		out[i] = row{Amount: w.amount(coupon.Amount{Minor: m.Value, Currency: m.Currency}), End: w.said(m.ExpiresAt, false), Last: i == len(members)-1}
+		out[i] = row{Amount: w.amount(coupon.Amount{Minor: m.Value, Currency: m.Currency}), End: w.said(m.ExpiresAt, false)}
 		if out[i].Amount == "" {
 			out[i].Amount = w.write("coupon", nil)
 		}
@@ -131,15 +147,21 @@ func (w *writer) rows(members []coupon.Member) []row {
 	return out
 }
 
-func (w *writer) view(d *Data) view {
+// view has as many rows as an e-mail shows, or those of a text alone.
+func (w *writer) view(d *Data, whole bool) view {
 	members := d.Members[:min(len(d.Members), d.Items)]
-	few := members[:min(len(members), fewMost)]
+	few := min(len(members), fewMost)
+	if !whole {
+		members = members[:few]
+	}
 	v := view{
 		Items: d.Items, Count: w.count(d.Items), Same: d.EndsAt.Equal(d.LastEnd),
 		OneDay: coupon.LastDay(d.EndsAt, d.Zone).Equal(coupon.LastDay(d.LastEnd, d.Zone)),
 		First:  w.said(d.EndsAt, w.minutes), Last: w.said(d.LastEnd, false),
-		Amount: w.amounts(d.Totals), Few: w.rows(few), Rows: w.rows(members),
+		Amount: w.amounts(d.Totals), Rows: w.rows(members), FewMore: w.count(d.Items - few), More: w.count(d.Items - len(members)),
 	}
-	v.FewMore, v.More = w.count(d.Items-len(few)), w.count(d.Items-len(members))
+	if v.Few = slices.Clone(v.Rows[:few]); few > 0 {
+		v.Few[few-1].Last = true
+	}
 	return v
 }

@@ -64,10 +64,9 @@ type Config struct {
 	// their way back to it when they were set aside for a while. Default on;
 	// off, order events are refused by the broker.
 	Orders bool `koanf:"orders"`
-	// Users declares the intake of user events. Default off: a queue that
-	// nobody consumes would fill without end, and an exchange without a queue
-	// would swallow what is sent to it, whereas publishing to a missing one
-	// fails loudly.
+	// Users declares the intake of user events, which the notifier reads.
+	// Default on; off, user events are refused by the broker, which is better
+	// than a queue that nobody consumes or an exchange that swallows them.
 	Users bool `koanf:"users"`
 	// Ledger declares the queue that statistics are kept from; it listens to
 	// the event exchange. Default on; off, statistics stand still.
@@ -89,6 +88,7 @@ func DefaultConfig() Config {
 		Shards:    1,
 		GroupSize: 3,
 		Orders:    true,
+		Users:     true,
 		Ledger:    true,
 	}
 }

@@ -260,10 +260,22 @@ func TestPlanArguments(t *testing.T) {
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.unroutable", Destination: "lapse.unroutable"})
 }
 
+// What is switched off is not there at all: neither a queue that nobody consumes nor an exchange that swallows.
 func TestNothingNobodyConsumes(t *testing.T) {
+	names := func(l *ladder.Ladder) (names []string) {
+		for _, queue := range l.Plan().Queues {
+			names = append(names, queue.Name)
+		}
+		for _, exchange := range l.Plan().Exchanges {
+			names = append(names, exchange.Name)
+		}
+		return names
+	}
 	l := build(t, nil)
-	for _, queue := range l.Plan().Queues {
-		require.NotEqual(t, l.Users(), queue.Name)
+	require.Subset(t, names(l), []string{l.Orders(), l.Users(), l.Ledger()})
+	l = build(t, func(c *ladder.Config) { c.Orders, c.Users, c.Ledger = false, false, false })
+	for _, off := range []string{l.Orders(), l.Users(), l.Ledger()} {
+		require.NotContains(t, names(l), off)
 	}
 }
 

@@ -31,6 +31,10 @@ type Rows interface {
 // pageRows is how many rows one look goes over. It is more than a batch, since among used coupons few may be old.
 const pageRows = 3000
 
+// portions is into how many transactions the work of a second is cut at least, where there is a rate to keep: a large one
+// holds up every commit behind it, and orders go on beside it.
+const portions = 20
+
 // Shard is one of so many parts of the coupons, by id; the zero value is all of them.
 type Shard struct{ Part, Of int }
 
@@ -73,7 +77,8 @@ func New(c Config, shard Shard, rows Rows, log *zap.Logger, reg prometheus.Regis
 		moved: prometheus.NewCounter(prometheus.CounterOpts{Name: "lapse_archived_total", Help: "Coupons moved into the archive."}),
 	}
 	if c.MaxRate > 0 {
-		a.limit = rate.NewLimiter(rate.Limit(c.MaxRate), c.Batch)
+		a.config.Batch = min(c.Batch, max(1, c.MaxRate/portions))
+		a.limit = rate.NewLimiter(rate.Limit(c.MaxRate), a.config.Batch)
 	}
 	reg.MustRegister(a.lag, a.moved)
 	return a, nil

@@ -22,8 +22,9 @@ type Config struct {
 	NoticesAfter time.Duration `koanf:"notices_after"`
 	// InboxAfter is for how long users find notices in their inbox, read or not. Default 4320h (180 days).
 	InboxAfter time.Duration `koanf:"inbox_after"`
-	Batch      int           `koanf:"batch"`    // coupons of one transaction; default 300
-	MaxRate    int           `koanf:"max_rate"` // coupons a second of this pod, 0: unbounded; default 2000
+	// Batch is how many coupons one transaction moves at most; default 300. With max_rate it is a twentieth of a second's at most.
+	Batch   int `koanf:"batch"`
+	MaxRate int `koanf:"max_rate"` // coupons a second of this pod, 0: unbounded; default 2000
 	// MaxOutbox is how many rows may wait for the broker while the archive works; above that it rests. Default 5000.
 	MaxOutbox int           `koanf:"max_outbox"`
 	Interval  time.Duration `koanf:"interval"` // how often it looks whether the hours are quiet, and gauges its lag; default 1m

@@ -32,7 +32,14 @@ type Sweeper struct {
 	heard  func() error // nil: the ladder can be heard; may be nil itself
 	away   time.Time    // since when it cannot; zero: it can
 	slowly *rate.Limiter
+	size   int // rows of a transaction in this round
 }
+
+// portions is into how many transactions the work of a second is cut outside of the quiet hours: a large one holds up
+// every commit behind it, and orders go on beside it.
+const portions = 10
+
+func (c SweepConfig) portion() int { return min(c.Batch, max(1, c.RateOutside/portions)) }
 
 // How the sweep works, as it is told to lapsectl status.
 const (
@@ -44,7 +51,8 @@ const (
 // there to be heard.
 func NewSweeper(c SweepConfig, rows Overdue, core *Core, heard func() error, limit *rate.Limiter, log *zap.Logger) *Sweeper {
 	return &Sweeper{
-		config: c, rows: rows, core: core, heard: heard, limit: limit, log: log, slowly: rate.NewLimiter(rate.Limit(c.RateOutside), c.Batch),
+		config: c, rows: rows, core: core, heard: heard, limit: limit, log: log, size: c.Batch,
+		slowly: rate.NewLimiter(rate.Limit(c.RateOutside), c.portion()),
 	}
 }
 
@@ -120,10 +128,11 @@ func (s *Sweeper) Once(ctx context.Context) (Swept, error) {
 		total.Cutoff = mark
 	}
 	total.Cutoff = total.Cutoff.Add(-s.grace(time.Now()))
-	limits, mode := []*rate.Limiter{s.limit}, modeFull
+	limits, mode, size := []*rate.Limiter{s.limit}, modeFull, s.config.Batch
 	if !s.config.Quiet(now) {
-		limits, mode = append(limits, s.slowly), modeReduced
+		limits, mode, size = append(limits, s.slowly), modeReduced, s.config.portion()
 	}
+	s.size = size
 	s.core.pulse.Mode(mode)
 	for _, locks := range []bool{false, true} {
 		done, err := s.pass(ctx, locks, total.Cutoff, limits)
@@ -157,7 +166,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits
 		}
 		more = done.More
 		for _, limit := range limits {
-			limit.ReserveN(time.Now(), min(done.rows, s.config.Batch))
+			limit.ReserveN(time.Now(), min(done.rows, s.size))
 		}
 	}
 	total.More = false
@@ -167,7 +176,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits
 // batch settles one batch behind the cursor; done.More says that it was a full one.
 func (s *Sweeper) batch(ctx context.Context, locks bool, cutoff time.Time, at coupon.Cursor) (done Swept, next coupon.Cursor, err error) {
 	started := time.Now()
-	batch, err := s.rows.SweepBatch(ctx, locks, cutoff, at, s.config.Batch, s.core.guard.Begin())
+	batch, err := s.rows.SweepBatch(ctx, locks, cutoff, at, s.size, s.core.guard.Begin())
 	if errors.Is(err, coupon.ErrIntegrity) {
 		done, next, err = s.past(ctx, locks, cutoff, at)
 		return done, next, err
@@ -185,7 +194,7 @@ func (s *Sweeper) batch(ctx context.Context, locks bool, cutoff time.Time, at co
 
 // past settles a batch that holds a row which cannot be changed, through the core's bisection, and goes on behind it.
 func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at coupon.Cursor) (done Swept, next coupon.Cursor, err error) {
-	keys, err := s.rows.SweepKeys(ctx, locks, cutoff, at, s.config.Batch)
+	keys, err := s.rows.SweepKeys(ctx, locks, cutoff, at, s.size)
 	if err != nil || len(keys) == 0 {
 		return done, at, err
 	}
@@ -209,7 +218,7 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 		s.core.pulse.Count(pulse.CountSkipped, done.Failed)
 		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", done.Failed))
 	}
-	done.rows, done.More = len(keys), len(keys) == s.config.Batch
+	done.rows, done.More = len(keys), len(keys) == s.size
 	return done, keys[len(keys)-1], nil
 }
 

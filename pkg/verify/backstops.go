@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 )
 
 // Scales of the backstops.
@@ -27,7 +28,7 @@ type sizes struct {
 func sizesOf(scale string) (sizes, error) {
 	switch scale {
 	case ScaleSmall:
-		return sizes{pending: 10_000, bucket: 500, rows: 60_000, overdue: 20_000, spike: 10_000, planned: 20_000, archived: 20_000, pace: 50}, nil
+		return sizes{pending: 10_000, bucket: 500, rows: 60_000, overdue: 20_000, spike: 10_000, planned: 20_000, archived: 40_000, pace: 50}, nil
 	case ScaleFull:
 		return sizes{
 			pending: 200_000, bucket: 5000, rows: 5_000_000, overdue: 200_000, spike: 300_000, planned: 1_000_000, archived: 200_000, pace: 100,
@@ -40,7 +41,8 @@ func sizesOf(scale string) (sizes, error) {
 // backstops is the verification of what stands behind the ladder.
 type backstops struct {
 	checkout
-	size sizes
+	size  sizes
+	shelf shelf
 }
 
 // sections in the order in which they run.
@@ -75,6 +77,7 @@ func Backstops(ctx context.Context, cfg Config, scale string) (Result, error) {
 	if err := errors.Join(err, cfg.validateOnly(BackstopsSections())); err != nil {
 		return cfg.result("backstops"), err
 	}
-	w := &backstops{checkout: checkout{cfg: cfg}, size: size}
-	return cfg.verify(ctx, "backstops", w.sections(), func(i int) { w.index = uint64(i) })
+	w := &backstops{checkout: checkout{cfg: cfg}, size: size, shelf: shelf{database: fmt.Sprintf("lapse_verify_%d", os.Getpid())}}
+	result, err := cfg.verify(ctx, "backstops", w.sections(), func(i int) { w.index = uint64(i) })
+	return result, errors.Join(err, w.shelf.drop(ctx, cfg))
 }

@@ -8,12 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-
-	"github.com/lapsehq/lapse/pkg/rig/demo"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -42,29 +40,8 @@ func (b books) total() (n int) {
 // reconcile holds the books of a large table against each other, as they are and then with damage of ten kinds.
 func (w *backstops) reconcile(ctx context.Context, t *tally) error {
 	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) error {
-		template, err := s.template(ctx, nil)
-		if err != nil {
-			return err
-		}
-		counted, err := s.template(ctx, nil)
-		if err != nil {
-			return err
-		}
 		// Nobody may mend what is damaged before it is found.
-		for _, worker := range []string{demo.Expirer, demo.Publisher} {
-			if err := s.Fleet().StopOne(ctx, worker); err != nil {
-				return err
-			}
-		}
-		used, expired, apart := w.size.rows/2, w.size.rows/5, 1000
-		granted := s.Now().Add(-3 * 24 * time.Hour)
-		err = w.table(
-			ctx, s, template,
-			planted{n: used, status: statusUsed, ends: s.soon(24 * time.Hour), granted: granted, keys: true},
-			planted{n: expired, status: statusExpired, ends: s.Now().Add(-2 * 24 * time.Hour).Truncate(time.Second), granted: granted, keys: true},
-			planted{n: w.size.rows - used - expired - apart, status: statusUnused, ends: s.soon(24 * time.Hour), granted: granted, keys: true},
-			planted{template: counted, n: apart, status: statusUnused, ends: s.soon(24 * time.Hour), granted: granted, keys: true},
-		)
+		template, counted, err := w.large(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -210,14 +187,24 @@ func (w *backstops) damage(ctx context.Context, s *shop, template, counted strin
 	return nil
 }
 
-// archive moves what finished long ago, first alone and then while orders lock and redeem.
+// archive moves what finished long ago, first alone, without its brake, and then, as it is, while orders lock and redeem. What they
+// are held against is measured before and after, on the same rows.
 func (w *backstops) archive(ctx context.Context, t *tally) error {
 	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) error {
 		template, err := s.template(ctx, nil)
 		if err != nil {
 			return err
 		}
-		first, _, err := w.archived(ctx, s, template, "alone_", nil)
+		first, last, err := s.finished(ctx, template, w.size.archived)
+		if err != nil {
+			return err
+		}
+		perSecond, err := w.archived(ctx, s, "alone_", first, last, []string{"LAPSE__ARCHIVE__MAX_RATE=0"})
+		if err != nil {
+			return err
+		}
+		want(t, "alone_per_second", perSecond, AtLeast, archiveBound)
+		next, end, err := s.finished(ctx, template, w.size.archived)
 		if err != nil {
 			return err
 		}
@@ -230,7 +217,18 @@ func (w *backstops) archive(ctx context.Context, t *tally) error {
 			return err
 		}
 		var during load
-		_, end, err := w.archived(ctx, s, template, "beside_", func() { during = s.pairsAt(ctx, stock.ids, w.size.pace) })
+		var beside errgroup.Group
+		beside.Go(func() error {
+			during = s.pairsAt(ctx, stock.ids, w.size.pace)
+			return nil
+		})
+		perSecond, err = w.archived(ctx, s, "beside_", next, end, nil)
+		_ = beside.Wait()
+		if err != nil {
+			return err
+		}
+		told(t, "beside_per_second", int(perSecond))
+		after, err := s.paceFor(ctx, w, template, "after", pairsFor)
 		if err != nil {
 			return err
 		}
@@ -240,51 +238,39 @@ func (w *backstops) archive(ctx context.Context, t *tally) error {
 			return err
 		}
 		want(t, "archived_with_their_history", there, Equal, 2*w.size.archived)
+		calm.took, calm.failed = append(calm.took, after.took...), calm.failed+after.failed
 		s.besides("checkout", calm, during)
 		return nil
 	})
 }
 
-// archived plants what finished long ago, and archives it while something else is done.
-func (w *backstops) archived(ctx context.Context, s *shop, template, prefix string, beside func()) (first, end int, err error) {
-	n := w.size.archived
+// finished plants what finished long ago.
+func (s *shop) finished(ctx context.Context, template string, n int) (first, end int, err error) {
 	old := s.Now().Add(-400 * 24 * time.Hour)
-	first, end, err = s.plant(ctx, planted{
+	return s.plant(ctx, planted{
 		template: template, n: n, status: statusUsed, ends: old.Add(30 * 24 * time.Hour).Truncate(time.Second), apart: time.Second, spread: 10_000,
 		granted: old, keys: true,
 	})
+}
+
+// archived archives them, and gives how many a second.
+func (w *backstops) archived(ctx context.Context, s *shop, prefix string, first, end int, more []string) (perSecond float64, err error) {
+	a, err := w.lapsectl(ctx, s, more, "archive", "--once", "--json")
 	if err != nil {
-		return first, end, err
-	}
-	var a answered
-	var failed error
-	var call sync.WaitGroup
-	call.Go(func() { a, failed = w.lapsectl(ctx, s, nil, "archive", "--once", "--json") })
-	if beside != nil {
-		beside()
-	}
-	call.Wait()
-	if failed != nil {
-		return first, end, failed
+		return 0, err
 	}
 	var x struct {
 		Moved  int `json:"moved"`
 		TookMS int `json:"took_ms"`
 	}
 	if err := a.json(&x); err != nil {
-		return first, end, err
+		return 0, err
 	}
-	perSecond := float64(x.Moved) * 1000 / float64(max(1, x.TookMS))
 	want(s.t, prefix+"exit", a.code, Equal, 0)
-	want(s.t, prefix+"moved", x.Moved, Equal, n)
-	if beside == nil {
-		want(s.t, prefix+"per_second", perSecond, AtLeast, archiveBound)
-	} else {
-		told(s.t, prefix+"per_second", int(perSecond))
-	}
-	left, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE id >= ? AND id < ?", first, first+n)
+	want(s.t, prefix+"moved", x.Moved, Equal, end-first)
+	left, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE id >= ? AND id < ?", first, end)
 	want(s.t, prefix+"left_behind", left, Equal, 0)
-	return first, end, err
+	return float64(x.Moved) * 1000 / float64(max(1, x.TookMS)), err
 }
 
 // aheadBy makes new sessions of the installation's database read another clock, and cuts those that are; back undoes it, whatever

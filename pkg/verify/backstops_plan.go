@@ -31,14 +31,16 @@ const planSettles = 5 * time.Second
 // planner puts very many coupons into one instant, kills the planner among them, and moves the horizon while grants go on.
 func (w *backstops) planner(ctx context.Context, t *tally) error {
 	n := w.size.planned
-	h := 30*time.Second + time.Duration(n/2000)*time.Second
+	h := 30*time.Second + time.Duration(n/2500)*time.Second
+	planting := 15*time.Second + time.Duration(n/15_000)*time.Second
 	o := opening{ladder: func(c *ladder.Config) { c.Horizon = 2 * h }, env: plannedWithin(h)}
 	return w.open(ctx, t, o, func(ctx context.Context, s *shop) error {
 		template, err := s.template(ctx, nil)
 		if err != nil {
 			return err
 		}
-		ends := s.soon(h + 15*time.Second)
+		w.cfg.View.Step(fmt.Sprintf("%d coupons in one instant, a horizon of %s", n, h))
+		ends := s.soon(h + planting)
 		first, end, err := s.plant(ctx, planted{template: template, n: n, status: statusUnused, ends: ends, granted: s.Now().Add(-time.Hour)})
 		if err != nil {
 			return err
@@ -57,6 +59,7 @@ func (w *backstops) planner(ctx context.Context, t *tally) error {
 		}
 		e.wants(t, n)
 		want(t, "taken_by_the_sweep", e.by["sweep"], Equal, 0)
+		w.cfg.View.Step("they have ended")
 		if err := s.allEnded(ctx, end, end+2*granted, time.Until(last)+2*time.Minute); err != nil {
 			return err
 		}

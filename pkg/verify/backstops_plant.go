@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"golang.org/x/sync/errgroup"
 )
 
 // planted describes coupons that are put into the table by plain SQL, since millions are to be there within minutes. Their
@@ -59,7 +60,8 @@ const (
 	plantKeys = `INSERT INTO grant_key (issuer, grant_key, coupon_id, content_hash)
 		SELECT 'verify', CONCAT('planted-', LPAD(id, 12, '0')), id, UNHEX(REPEAT('00', 32)) FROM coupon FORCE INDEX (PRIMARY) WHERE id >= ? AND id < ?`
 	plantSeen = `INSERT INTO ledger_seen (coupon_id, version)
-		SELECT coupon_id, version FROM coupon_history FORCE INDEX (PRIMARY) WHERE coupon_id >= ? AND coupon_id < ?`
+		SELECT c.id, v.n FROM coupon c FORCE INDEX (PRIMARY) STRAIGHT_JOIN verify_number v
+		WHERE c.id >= ? AND c.id < ? AND v.n >= 1 AND v.n <= 3 AND v.n <= c.version`
 	plantGranted = `INSERT INTO template_stats (template_id, day, granted, locked, used, granted_value, used_value)
 		SELECT template_id, DATE(granted_at), COUNT(*), SUM(status = 3), SUM(status = 3), 500 * COUNT(*), 500 * SUM(status = 3)
 		FROM coupon FORCE INDEX (PRIMARY) WHERE id >= ? AND id < ? GROUP BY 1, 2
@@ -86,20 +88,33 @@ func (s *shop) plantAll(ctx context.Context, kinds ...planted) (first, end int, 
 	if first, err = countIn(ctx, s.DB(), "SELECT 1 + GREATEST((SELECT COALESCE(MAX(id), 0) FROM coupon), (SELECT COALESCE(MAX(id), 0) FROM coupon_archive))"); err != nil {
 		return 0, 0, err
 	}
+	if end, err = s.plantCoupons(ctx, c.DBName, first, kinds); err != nil {
+		return first, end, err
+	}
+	lanes := [][]string{{plantHistory}}
+	if kinds[0].keys {
+		lanes = append(lanes, []string{plantKeys, plantSeen, plantGranted, plantExpired})
+	}
+	var all errgroup.Group
+	for _, steps := range lanes {
+		all.Go(func() error {
+			return s.planting(ctx, c.DBName, func(run func(string, ...any) error) error {
+				for _, step := range steps {
+					if err := run(step, first, end); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+	return first, end, all.Wait()
+}
+
+func (s *shop) plantCoupons(ctx context.Context, database string, first int, kinds []planted) (end int, err error) {
 	end = first
-	err = s.root(func(db *sql.DB) error {
-		db.SetMaxOpenConns(1) // what follows is the session's
-		run := func(statement string, args ...any) error {
-			if _, err := db.ExecContext(ctx, statement, args...); err != nil {
-				return fmt.Errorf("planting: %w", err)
-			}
-			return nil
-		}
-		// Nobody reads this binary log, and rows that are copied need no locks.
-		for _, statement := range []string{
-			"USE " + c.DBName, "SET SESSION sql_log_bin = 0", "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-			"SET SESSION unique_checks = 0", "SET SESSION foreign_key_checks = 0", numbersTable, fillNumbers, kindsTable,
-		} {
+	err = s.planting(ctx, database, func(run func(string, ...any) error) error {
+		for _, statement := range []string{numbersTable, fillNumbers, kindsTable} {
 			if err := run(statement); err != nil {
 				return err
 			}
@@ -115,21 +130,31 @@ func (s *shop) plantAll(ctx context.Context, kinds ...planted) (first, end int, 
 			}
 			end += p.n
 		}
-		if err := run(plantCoupons); err != nil {
-			return err
+		return run(plantCoupons)
+	})
+	return end, err
+}
+
+// planting runs statements in a session of its own: nobody reads its binary log, and rows that are copied need no locks.
+func (s *shop) planting(ctx context.Context, database string, do func(run func(statement string, args ...any) error) error) error {
+	return s.root(func(db *sql.DB) error {
+		db.SetMaxOpenConns(1)
+		run := func(statement string, args ...any) error {
+			if _, err := db.ExecContext(ctx, statement, args...); err != nil {
+				return fmt.Errorf("planting: %w", err)
+			}
+			return nil
 		}
-		steps := []string{plantHistory}
-		if kinds[0].keys {
-			steps = append(steps, plantKeys, plantSeen, plantGranted, plantExpired)
-		}
-		for _, step := range steps {
-			if err := run(step, first, end); err != nil {
+		for _, statement := range []string{
+			"USE " + database, "SET SESSION sql_log_bin = 0", "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+			"SET SESSION unique_checks = 0", "SET SESSION foreign_key_checks = 0",
+		} {
+			if err := run(statement); err != nil {
 				return err
 			}
 		}
-		return nil
+		return do(run)
 	})
-	return first, end, err
 }
 
 // answered is what lapsectl answered.

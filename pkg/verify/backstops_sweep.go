@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -23,7 +22,7 @@ const (
 	p99Times    = 1.5
 	badRows     = 500
 	overdueBack = 10 * time.Minute
-	pairsFor    = 10 * time.Second
+	pairsFor    = 20 * time.Second
 )
 
 func grantUntil(end time.Time) func(int, *client.Grant) {
@@ -62,29 +61,6 @@ func (w *backstops) handlers(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// resting fills the table that is swept: most of its rows are used, or end much later. Nobody works on it meanwhile.
-func (w *backstops) resting(ctx context.Context, s *shop, template string) error {
-	rest := w.size.rows - w.size.overdue
-	used := planted{n: rest / 2, status: statusUsed, ends: s.Now().Add(-20 * 24 * time.Hour).Truncate(time.Second), granted: s.Now().Add(-40 * 24 * time.Hour)}
-	unused := planted{n: rest - rest/2, status: statusUnused, ends: s.soon(48 * time.Hour), granted: s.Now().Add(-time.Hour)}
-	return w.table(ctx, s, template, used, unused)
-}
-
-// table plants the rows of a large table, a second apart, and lets the server count them.
-func (w *backstops) table(ctx context.Context, s *shop, template string, kinds ...planted) error {
-	w.cfg.View.Step(fmt.Sprintf("a table of %d rows", w.size.rows))
-	for i := range kinds {
-		k := &kinds[i]
-		k.template, k.apart, k.spread = cmp.Or(k.template, template), time.Second, 50_000
-	}
-	if _, _, err := s.plantAll(ctx, kinds...); err != nil {
-		return err
-	}
-	_, err := s.DB().ExecContext(ctx, "ANALYZE TABLE coupon, coupon_history")
-	w.cfg.View.Step("the table is there")
-	return err
-}
-
 func (s *shop) late(ctx context.Context, template string, n int) (first, end int, err error) {
 	return s.plant(ctx, planted{
 		template: template, n: n, status: statusUnused, ends: s.Now().Add(-overdueBack).Truncate(time.Second), apart: time.Second, spread: 300,
@@ -95,16 +71,8 @@ func (s *shop) late(ctx context.Context, template string, n int) (first, end int
 // sweepShared lets three sweeps of an outside scheduler work at once, without any worker: what the server read is theirs.
 func (w *backstops) sweepShared(ctx context.Context, t *tally) error {
 	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) error {
-		template, err := s.template(ctx, nil)
+		template, _, err := w.large(ctx, s)
 		if err != nil {
-			return err
-		}
-		for _, worker := range []string{demo.Expirer, demo.Publisher} {
-			if err := s.Fleet().StopOne(ctx, worker); err != nil {
-				return err
-			}
-		}
-		if err := w.resting(ctx, s, template); err != nil {
 			return err
 		}
 		n := w.size.overdue
@@ -156,7 +124,7 @@ func (w *backstops) sweepShared(ctx context.Context, t *tally) error {
 		}
 		e.wants(t, n)
 		want(t, "by_the_sweep", e.by["sweep"], Equal, n)
-		return s.startAgain(ctx, demo.Publisher, demo.Expirer)
+		return w.shelf.put(ctx, s)
 	})
 }
 
@@ -183,11 +151,11 @@ func daytime(worker string) map[string]string {
 // lock and redeem.
 func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 	return w.open(ctx, t, opening{env: daytime}, func(ctx context.Context, s *shop) (err error) {
-		template, err := s.template(ctx, nil)
+		template, _, err := w.large(ctx, s)
 		if err != nil {
 			return err
 		}
-		if err := w.resting(ctx, s, template); err != nil {
+		if err := s.startAgain(ctx, demo.Publisher, demo.Expirer); err != nil {
 			return err
 		}
 		before, err := s.paceFor(ctx, w, template, "before", pairsFor)
@@ -245,7 +213,7 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 		}
 		want(t, "bad_rows_left_alone", left, Equal, badRows)
 		s.besides("checkout", before, during)
-		return nil
+		return w.shelf.put(ctx, s)
 	})
 }
 

@@ -142,7 +142,8 @@ func (o *object) addresses() coupon.Addresses {
 	return a
 }
 
-// optOuts reads decisions; nil if none is told. One without an instant was made when the profile was told.
+// optOuts reads decisions; nil if none is told. A no without an instant was said when the profile was told; a yes has one of its
+// own, so that a profile that is sent again and again does not undo what was said elsewhere meanwhile.
 func (o *object) optOuts(told time.Time) []coupon.OptOut {
 	var out []coupon.OptOut
 	for _, m := range o.members("optouts", false, maxOptOuts) {
@@ -155,6 +156,9 @@ func (o *object) optOuts(told time.Time) []coupon.OptOut {
 		}
 		if d.Kind == "" {
 			d.Kind = coupon.AllKinds
+		}
+		if _, told := m.get("at"); !told && !d.Out {
+			m.fail("at", "is required of what is wanted again")
 		}
 		if d.At.IsZero() {
 			d.At = told

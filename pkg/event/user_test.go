@@ -33,7 +33,7 @@ func TestDecodeUserSamples(t *testing.T) {
 				Addresses: coupon.Addresses{Email: "wang@example.com", Phone: "+8613800000000", Push: "d3Vj:APA91b-x_1"},
 				OptOuts: []coupon.OptOut{
 					{Channel: coupon.ChannelSMS, Kind: coupon.NoticeExpired, Out: true, At: time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC), Source: "profile"},
-					{Channel: coupon.AllChannels, Kind: coupon.AllKinds, At: granted, Source: "profile"},
+					{Channel: coupon.AllChannels, Kind: coupon.AllKinds, At: time.Date(2026, 9, 1, 22, 0, 0, 0, time.UTC), Source: "profile"},
 				},
 			}}),
 		}},
@@ -95,6 +95,7 @@ func TestDecodeUserErrors(t *testing.T) {
 		{`"sms"`, `"s3cret"`, "optouts[0].channel: must be inbox, popup, email, sms, push, log or *", false},
 		{`"kind":"*"`, `"kind":"s3cret"`, "optouts[0].kind: must be expiring, expired or *", false},
 		{`"out":true,`, ``, "optouts[0].out: is required", false},
+		{`"out":true,"at":"2026-01-01T00:00:00Z"`, `"out":false`, "optouts[0].at: is required of what is wanted again", false},
 		{`"out":true`, `"out":"s3cret"`, "optouts[0].out: must be true or false", false},
 		{`[{"channel":"sms","kind":"*","out":true,"at":"2026-01-01T00:00:00Z"}]`, `{"s3cret":1}`, "optouts: must be an array", false},
 		{`[{"channel":"sms","kind":"*","out":true,"at":"2026-01-01T00:00:00Z"}]`, `["s3cret"]`, "optouts[0]: must be a JSON object", false},

@@ -15,39 +15,46 @@ import (
 // The protocol of windows. Whoever adds an item and whoever closes a window first locks the window's row by its
 // primary key, and believes open_mark only then; so an item is in its window before the window is counted, or it
 // opens the next one. An event's id is looked for after its user's window is locked: the same event belongs to the
-// same user, so two pods that got it one after the other cannot both find it missing. Users are worked in order.
+// same user, so two pods that got it one after the other cannot both find it missing. Where they take it for different
+// windows (the user moved to another zone in between) the key of event ids lets one of them in, and the other one finds it
+// when it tries again. Users are worked in order.
+//
+// A slot of reminders is one day's (or one span's) notice. Once a window of it has closed with members to tell of, the
+// next one is late: it is opened as such, or turned into such by who opened it and then finds the other one closed.
 
 //nolint:gochecknoglobals // statements are constants
 var (
 	stmtItemsKnown = define("notice.known", `SELECT event_id FROM notice_item WHERE event_id IN (?)`)
-	stmtWindowFind = define("notice.window_find", `SELECT id FROM notice_window WHERE kind = ? AND open_mark = 1 AND user_id IN (?)`)
-	stmtWindowLock = define("notice.window_lock", `SELECT id, user_id, items, open_mark IS NOT NULL FROM notice_window
-		WHERE id IN (?) ORDER BY id FOR UPDATE`)
-	stmtWindowOpen = define("notice.window_open", `INSERT INTO notice_window
-		(user_id, kind, open_mark, items, opened_at, last_item_at, due_at, closed_by)
-		VALUES (?,?,1,0,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND,'') ON DUPLICATE KEY UPDATE id = id`)
 	stmtItemInsert = define("notice.item_insert", `INSERT INTO notice_item
-		(window_id, event_id, coupon_id, version, expires_at, value, currency, dropped, added_at)
-		VALUES (?,?,?,?,?,?,?,'',UTC_TIMESTAMP(3))`)
-	stmtWindowGrow = define("notice.window_grow", `UPDATE notice_window SET items = items + ?, last_item_at = UTC_TIMESTAMP(3)
-		WHERE id IN (?) AND open_mark = 1`)
+		(window_id, event_id, coupon_id, template_id, version, expires_at, value, currency, dropped, added_at)
+		VALUES (?,?,?,?,?,?,?,?,?,UTC_TIMESTAMP(3))`)
+	// Rows that are there and locked: what is inserted always meets its key. One statement serves windows that grow by different
+	// numbers and whose instants move differently.
+	stmtWindowGrow = define("notice.window_grow", `INSERT INTO notice_window
+		(id, user_id, kind, slot, remind_at, open_mark, late, items, opened_at, last_item_at, due_at, notify_at, ends_at, closed_by)
+		VALUES (?,?,?,?,?,1,?,?,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),?,?,?,'') ON DUPLICATE KEY UPDATE
+		items = items + VALUES(items), last_item_at = VALUES(last_item_at),
+		due_at = LEAST(due_at, GREATEST(VALUES(due_at), opened_at + INTERVAL ? MICROSECOND)),
+		notify_at = COALESCE(LEAST(notify_at, VALUES(notify_at)), notify_at, VALUES(notify_at)),
+		ends_at = COALESCE(LEAST(ends_at, VALUES(ends_at)), ends_at, VALUES(ends_at))`)
 	stmtWindowSeal = define("notice.window_seal", `UPDATE notice_window SET open_mark = NULL, due_at = UTC_TIMESTAMP(3), closed_by = 'size'
 		WHERE id IN (?) AND open_mark = 1`)
 )
 
 const inList = 900 // members of one IN list: beyond a thousand MariaDB loses the order of the index
 
-// CollectNotices puts the items into their users' windows of the kind, opening those that are missing and closing to
-// more items those that are full. Items whose event id is known are left out. It gives the number added; after an
-// error nothing was.
-func (s *Store) CollectNotices(ctx context.Context, kind coupon.NoticeKind, r coupon.WindowRules, items []coupon.NoticeItem) (int, error) {
+// CollectNotices puts the items into their users' windows, opening those that are missing and closing to more items those
+// of expired coupons that are full. A reminder makes its window due at its CloseAt at the latest, though never sooner than
+// Quiet after it was opened. Items whose event id is known are left out. It gives the number added; after an error
+// nothing was.
+func (s *Store) CollectNotices(ctx context.Context, r coupon.WindowRules, items []coupon.NoticeItem) (int, error) {
 	items = distinctItems(items)
 	if len(items) == 0 {
 		return 0, nil
 	}
 	added := 0
 	err := s.tx(ctx, "collect notices", func(ctx context.Context, tx *txn) error {
-		c := collection{s: s, tx: tx, kind: kind, rules: r, windows: make(map[string]window)}
+		c := collection{s: s, tx: tx, rules: r, windows: make(map[windowKey]*window)}
 		var err error
 		added, err = c.run(ctx, items)
 		if errors.Is(err, coupon.ErrConflict) {
@@ -62,7 +69,7 @@ func (s *Store) CollectNotices(ctx context.Context, kind coupon.NoticeKind, r co
 	return added, nil
 }
 
-// distinctItems orders items by user and leaves out repeats.
+// distinctItems orders items by window and leaves out repeats.
 func distinctItems(items []coupon.NoticeItem) []coupon.NoticeItem {
 	out := make([]coupon.NoticeItem, 0, len(items))
 	seen := make(map[string]bool, len(items))
@@ -72,27 +79,42 @@ func distinctItems(items []coupon.NoticeItem) []coupon.NoticeItem {
 			out = append(out, items[i])
 		}
 	}
-	slices.SortStableFunc(out, func(a, b coupon.NoticeItem) int { return cmp.Compare(a.UserID, b.UserID) })
+	slices.SortStableFunc(out, func(a, b coupon.NoticeItem) int { return keyOf(&a).compare(keyOf(&b)) })
 	return out
+}
+
+// windowKey tells open windows apart.
+type windowKey struct {
+	user string
+	kind coupon.NoticeKind
+	slot string
+}
+
+func keyOf(it *coupon.NoticeItem) windowKey { return windowKey{it.UserID, it.Kind, it.Slot} }
+
+func (k windowKey) compare(l windowKey) int {
+	return cmp.Or(cmp.Compare(k.user, l.user), cmp.Compare(k.kind, l.kind), cmp.Compare(k.slot, l.slot))
 }
 
 // window is an open window whose row this transaction has locked.
 type window struct {
-	id    uint64
-	items int
+	id     uint64
+	items  int
+	late   bool
+	offset string
 }
 
 // collection is one transaction that collects.
 type collection struct {
 	s       *Store
 	tx      *txn
-	kind    coupon.NoticeKind
 	rules   coupon.WindowRules
-	windows map[string]window // by user
+	windows map[windowKey]*window
+	gone    map[windowKey]bool // slots of which a window has closed with members to tell of
 }
 
 func (c *collection) run(ctx context.Context, items []coupon.NoticeItem) (int, error) {
-	if err := c.lockWindows(ctx, usersOf(items)); err != nil {
+	if err := c.lockWindows(ctx, keysOf(items)); err != nil {
 		return 0, err
 	}
 	items, err := c.unknown(ctx, items)
@@ -125,46 +147,6 @@ func (c *collection) run(ctx context.Context, items []coupon.NoticeItem) (int, e
 	return added, nil
 }
 
-// lockWindows finds the users' open windows and locks their rows.
-func (c *collection) lockWindows(ctx context.Context, users []string) error {
-	for users := range slices.Chunk(users, inList) {
-		args := make([]any, 0, len(users)+1)
-		args = append(args, string(c.kind))
-		for _, u := range users {
-			args = append(args, []byte(u))
-		}
-		var ids []any
-		err := c.s.query(ctx, c.tx, stmtWindowFind.in(len(users)), func(r *sql.Rows) error {
-			var id uint64
-			err := r.Scan(&id)
-			ids = append(ids, id)
-			return err
-		}, args...)
-		if err != nil {
-			return err
-		}
-		if len(ids) == 0 {
-			continue
-		}
-		err = c.s.query(ctx, c.tx, stmtWindowLock.in(len(ids)), func(r *sql.Rows) error {
-			var w window
-			var user []byte
-			var open bool
-			if err := r.Scan(&w.id, &user, &w.items, &open); err != nil {
-				return err
-			}
-			if open { // else it was closed between the two statements
-				c.windows[string(user)] = w
-			}
-			return nil
-		}, ids...)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // unknown leaves out the items whose event is in a window already.
 func (c *collection) unknown(ctx context.Context, items []coupon.NoticeItem) ([]coupon.NoticeItem, error) {
 	known := make(map[string]bool)
@@ -189,89 +171,113 @@ func (c *collection) unknown(ctx context.Context, items []coupon.NoticeItem) ([]
 	return slices.DeleteFunc(slices.Clone(items), func(i coupon.NoticeItem) bool { return known[i.EventID] }), nil
 }
 
-// openWindows opens a window for every user of items that has none and locks it; another pod's, if that was first.
-func (c *collection) openWindows(ctx context.Context, items []coupon.NoticeItem) (bool, error) {
-	const tries = 3 // a window that another pod opened may be full or closed by the time it is ours
-	for try := 0; ; try++ {
-		missing := slices.DeleteFunc(usersOf(items), func(u string) bool { _, ok := c.windows[u]; return ok })
-		if len(missing) == 0 {
-			return try > 0, nil
-		}
-		if try == tries {
-			return false, fmt.Errorf("windows close as fast as they open: %w", coupon.ErrContention)
-		}
-		first := min(c.rules.Quiet, c.rules.MaxAge).Microseconds()
-		for part := range slices.Chunk(missing, insertRows) {
-			args := make([]any, 0, 3*len(part))
-			for _, u := range part {
-				args = append(args, []byte(u), string(c.kind), first)
-			}
-			if _, err := c.s.exec(ctx, c.tx, stmtWindowOpen.rows(len(part)), args...); err != nil {
-				return false, err
-			}
-		}
-		if err := c.lockWindows(ctx, missing); err != nil {
-			return false, err
-		}
+// growth is what items add to a window.
+type growth struct {
+	key                   windowKey
+	window                *window
+	items                 int
+	closeAt, notify, ends time.Time // the least of those to be told; zero: none
+}
+
+func (g *growth) add(it *coupon.NoticeItem) {
+	g.items++
+	if it.Dropped != "" {
+		return
 	}
+	g.closeAt, g.notify, g.ends = least(g.closeAt, it.CloseAt), least(g.notify, it.NotifyAt), least(g.ends, it.ExpiresAt)
+}
+
+// least is the earlier one; zero is none.
+func least(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // fill adds items to the locked windows as far as there is room, and gives what was left over by full ones.
 func (c *collection) fill(ctx context.Context, items []coupon.NoticeItem) (rest []coupon.NoticeItem, err error) {
 	var rows []any
-	grown := make(map[uint64]int)
+	var grown []*growth // in the order of the items
+	by := make(map[*window]*growth, len(c.windows))
 	var sealed []any
-	n := 0
 	for i := range items {
 		it := &items[i]
-		w, ok := c.windows[it.UserID]
-		if !ok || w.items >= c.rules.MaxItems { // full in this round, or found full: the limit was lowered
+		key := keyOf(it)
+		w, ok := c.windows[key]
+		if !ok || c.full(key, w) { // full in this round, or found full: the limit was lowered
 			if ok {
 				sealed = append(sealed, w.id)
-				delete(c.windows, it.UserID)
+				delete(c.windows, key)
 			}
 			rest = append(rest, *it)
 			continue
 		}
-		rows = append(rows, w.id, []byte(it.EventID), it.CouponID, it.Version, it.ExpiresAt, it.Value, it.Currency)
-		n++
-		grown[w.id]++
-		w.items++
-		c.windows[it.UserID] = w
-		if w.items >= c.rules.MaxItems {
+		rows = append(rows, w.id, []byte(it.EventID), it.CouponID, it.TemplateID, it.Version, it.ExpiresAt, it.Value, it.Currency, it.Dropped)
+		g := by[w]
+		if g == nil {
+			g = &growth{key: key, window: w}
+			by[w] = g
+			grown = append(grown, g)
+		}
+		g.add(it)
+		if w.items++; c.full(key, w) {
 			sealed = append(sealed, w.id)
-			delete(c.windows, it.UserID)
+			delete(c.windows, key)
 		}
 	}
-	const columns = 7
-	for part := range slices.Chunk(rows, insertRows*columns) {
-		if _, err := c.s.exec(ctx, c.tx, stmtItemInsert.rows(len(part)/columns), part...); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.grow(ctx, grown); err != nil {
+	if err := c.s.insertAll(ctx, c.tx, stmtItemInsert, rows, 9); err != nil {
 		return nil, err
 	}
-	return rest, c.update(ctx, stmtWindowSeal, nil, sealed)
+	args := make([]any, 0, len(grown)*growColumns)
+	for _, g := range grown {
+		args = append(args, growArgs(g)...)
+	}
+	if err := c.grow(ctx, args); err != nil {
+		return nil, err
+	}
+	return rest, c.s.updateExactly(ctx, c.tx, stmtWindowSeal, nil, sealed)
 }
 
-// grow adds to the counts: one statement for all windows that grew by the same number.
-func (c *collection) grow(ctx context.Context, grown map[uint64]int) error {
-	by := make(map[int][]any)
-	for id, n := range grown {
-		by[n] = append(by[n], id)
+// full reports whether the window takes no more. A day's reminders are one notice, however many.
+func (c *collection) full(key windowKey, w *window) bool {
+	return key.kind == coupon.NoticeExpired && w.items >= c.rules.MaxItems
+}
+
+// quiet is how long a window waits for more at the least.
+func (c *collection) quiet(kind coupon.NoticeKind) time.Duration {
+	if kind == coupon.NoticeExpired {
+		return min(c.rules.Quiet, c.rules.MaxAge)
 	}
-	for n, ids := range by {
-		if err := c.update(ctx, stmtWindowGrow, []any{n}, ids); err != nil {
+	return c.rules.Quiet
+}
+
+const growColumns = 10
+
+func growArgs(g *growth) []any {
+	w, due := g.window, coupon.Never
+	if g.key.kind != coupon.NoticeExpired && !w.late && !g.closeAt.IsZero() {
+		due = g.closeAt
+	}
+	return []any{
+		w.id, []byte(g.key.user), string(g.key.kind), []byte(g.key.slot), w.offset, w.late, g.items, due,
+		instantOrNull(g.notify), instantOrNull(g.ends),
+	}
+}
+
+// grow adds to the counts, and moves the instants of reminders to the least.
+func (c *collection) grow(ctx context.Context, args []any) error {
+	for part := range slices.Chunk(args, insertRows*growColumns) {
+		rows := len(part) / growColumns
+		n, err := c.s.exec(ctx, c.tx, stmtWindowGrow.rows(rows), append(slices.Clone(part), c.rules.Quiet.Microseconds())...)
+		if err != nil {
 			return err
+		}
+		if n != 2*int64(rows) { // two for each that was there and changed
+			return fmt.Errorf("%s: %d rows instead of %d: %w", stmtWindowGrow.Name, n, 2*rows, coupon.ErrContention)
 		}
 	}
 	return nil
-}
-
-// update changes exactly the rows of the ids.
-func (c *collection) update(ctx context.Context, st Statement, args, ids []any) error {
-	return c.s.updateExactly(ctx, c.tx, st, args, ids)
 }
 
 // updateExactly runs a statement whose list comes after args; a row that is not there rolls back and tries again.
@@ -288,36 +294,23 @@ func (s *Store) updateExactly(ctx context.Context, tx querier, st Statement, arg
 	return nil
 }
 
-func usersOf(items []coupon.NoticeItem) []string {
-	users := make([]string, 0, len(items))
-	for i := range items {
-		if n := len(users); n == 0 || users[n-1] != items[i].UserID {
-			users = append(users, items[i].UserID)
-		}
-	}
-	return users
-}
-
-//nolint:gochecknoglobals // statements are constants
-var stmtInboxList = define("notice.inbox_list", `SELECT id, kind, items, texts, created_at, read_at FROM inbox
-	WHERE user_id = ? AND id < ? ORDER BY id DESC LIMIT ?`)
-
-// Inbox lists a user's rows, newest first, those before the id (0: from the newest on).
-func (s *Store) Inbox(ctx context.Context, user string, before uint64, limit int) ([]coupon.InboxItem, error) {
-	if before == 0 {
-		before = 1<<63 - 1
-	}
-	var items []coupon.InboxItem
-	err := s.query(ctx, s.sql, stmtInboxList, func(r *sql.Rows) error {
-		var it coupon.InboxItem
-		var texts []byte
-		var read sql.Null[time.Time]
-		if err := r.Scan(&it.ID, &it.Kind, &it.Items, &texts, &it.CreatedAt, &read); err != nil {
+// insertAll writes rows of so many arguments each.
+func (s *Store) insertAll(ctx context.Context, tx querier, st Statement, args []any, columns int) error {
+	for part := range slices.Chunk(args, insertRows*columns) {
+		if _, err := s.exec(ctx, tx, st.rows(len(part)/columns), part...); err != nil {
 			return err
 		}
-		it.ReadAt = read.V
-		items = append(items, it)
-		return decodeTexts(texts, &items[len(items)-1].Texts)
-	}, []byte(user), before, limit)
-	return items, err
+	}
+	return nil
+}
+
+// keysOf gives the windows of items that are in their order, each once.
+func keysOf(items []coupon.NoticeItem) []windowKey {
+	keys := make([]windowKey, 0, len(items))
+	for i := range items {
+		if k := keyOf(&items[i]); len(keys) == 0 || keys[len(keys)-1] != k {
+			keys = append(keys, k)
+		}
+	}
+	return keys
 }

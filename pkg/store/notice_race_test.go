@@ -93,7 +93,7 @@ func TestNoticeRace(t *testing.T) {
 			for len(all) > 0 {
 				batch := all[:min(len(all), 1+r.IntN(60))]
 				ctx, cancel := cut(r)
-				_, err := s.CollectNotices(ctx, coupon.NoticeExpired, rules, batch)
+				_, err := s.CollectNotices(ctx, rules, batch)
 				cut := ctx.Err() != nil
 				cancel()
 				switch {
@@ -131,8 +131,8 @@ func TestNoticeRace(t *testing.T) {
 		return c.Next.IsZero()
 	})
 	d.Exec(t, `UPDATE notice SET try_at = UTC_TIMESTAMP(3) WHERE state = 'pending'`)
-	for _, ch := range plan.Channels {
-		ns, err := stores[1].ClaimNotices(t.Context(), ch, time.Minute, 2*n)
+	for _, ch := range []coupon.Channel{coupon.ChannelInbox, coupon.ChannelLog} {
+		ns, _, err := stores[1].ClaimNotices(t.Context(), ch, time.Minute, 2*n, false)
 		require.NoError(t, err)
 		_, err = deliver(t.Context(), stores[1], ns)
 		require.NoError(t, err)

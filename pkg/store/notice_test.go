@@ -22,7 +22,7 @@ func told(first, n, users int) []coupon.NoticeItem {
 	for i := range items {
 		id := first + i
 		items[i] = coupon.NoticeItem{
-			EventID: fmt.Sprintf("%d:1:expired", id), UserID: fmt.Sprintf("n%d", id%users), CouponID: uint64(id), Version: 1,
+			EventID: fmt.Sprintf("%d:1:expired", id), Kind: coupon.NoticeExpired, UserID: fmt.Sprintf("n%d", id%users), CouponID: uint64(id), Version: 1,
 			ExpiresAt: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC), Value: 500, Currency: "CNY",
 		}
 	}
@@ -34,15 +34,29 @@ func atOnce() coupon.WindowRules {
 	return coupon.WindowRules{Quiet: time.Microsecond, MaxAge: time.Hour, MaxItems: 500}
 }
 
+// toldBy decides that the channels tell at once of whatever stands.
+func toldBy(channels ...coupon.Channel) func(time.Time, *coupon.Closed) coupon.Decided {
+	return func(now time.Time, c *coupon.Closed) (d coupon.Decided) {
+		for _, ch := range channels {
+			n := coupon.PlannedNotice{Channel: ch, State: coupon.NoticePending, SendAt: now, NotAfter: coupon.Never}
+			if c.Items == 0 {
+				n.State, n.Reason = coupon.NoticeSuppressed, c.Reason
+			}
+			d.Notices = append(d.Notices, n)
+		}
+		return d
+	}
+}
+
 func closePlan(r coupon.WindowRules) coupon.ClosePlan {
 	return coupon.ClosePlan{
-		Kind: coupon.NoticeExpired, Rules: r, Channels: []coupon.Channel{coupon.ChannelInbox, coupon.ChannelLog}, Lease: time.Minute, Limit: 100,
+		Kind: coupon.NoticeExpired, Rules: r, Decide: toldBy(coupon.ChannelInbox, coupon.ChannelLog), Lease: time.Minute, Limit: 100,
 	}
 }
 
 func collect(t testing.TB, s *store.Store, r coupon.WindowRules, items []coupon.NoticeItem) int {
 	t.Helper()
-	added, err := s.CollectNotices(t.Context(), coupon.NoticeExpired, r, items)
+	added, err := s.CollectNotices(t.Context(), r, items)
 	require.NoError(t, err)
 	return added
 }
@@ -56,19 +70,19 @@ func closeWindows(t testing.TB, s *store.Store, p coupon.ClosePlan) coupon.Closi
 
 // deliver sends what closing left to send, and gives the number of inbox rows written.
 func deliver(ctx context.Context, s *store.Store, ns []coupon.Notice) (int, error) {
-	var ms []coupon.NoticeMessage
-	var logged []uint64
+	var es []coupon.InboxEntry
+	var logged []coupon.NoticeResult
 	for _, n := range ns {
 		if n.Channel == coupon.ChannelLog {
-			logged = append(logged, n.WindowID)
+			logged = append(logged, coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, State: coupon.NoticeSent})
 			continue
 		}
-		ms = append(ms, coupon.NoticeMessage{Notice: n, Texts: map[string]coupon.NoticeText{
+		es = append(es, coupon.InboxEntry{Notice: n, Texts: map[string]coupon.NoticeText{
 			"en": {Title: "t", Text: fmt.Sprintf("%d of your coupons", n.Items)}, "zh-CN": {Title: "题", Text: fmt.Sprintf("%d张", n.Items)},
 		}})
 	}
-	written, err := s.DeliverInbox(ctx, ms)
-	_, lerr := s.NoticesSent(ctx, coupon.ChannelLog, logged)
+	written, err := s.DeliverInbox(ctx, es)
+	_, _, lerr := s.SettleNotices(ctx, coupon.ChannelLog, logged)
 	return written, errors.Join(err, lerr)
 }
 
@@ -258,15 +272,16 @@ func TestNoticeOfADeadPodIsTakenOver(t *testing.T) {
 	require.Len(t, c.Pending, 12)
 
 	claim := func(ch coupon.Channel) []coupon.Notice {
-		ns, err := live.ClaimNotices(t.Context(), ch, time.Minute, 100)
+		ns, unknown, err := live.ClaimNotices(t.Context(), ch, time.Minute, 100, false)
 		require.NoError(t, err)
+		require.Zero(t, unknown)
 		return ns
 	}
 	require.Empty(t, claim(coupon.ChannelInbox), "leased to the pod that closed the windows")
 	d.Exec(t, `UPDATE notice SET try_at = UTC_TIMESTAMP(3)`)
 	taken := claim(coupon.ChannelInbox)
 	require.Len(t, taken, 6)
-	require.Equal(t, 1, taken[0].Attempt)
+	require.Equal(t, 2, taken[0].Attempt)
 	require.Empty(t, claim(coupon.ChannelInbox), "leased again")
 	taken = append(taken, claim(coupon.ChannelLog)...)
 
@@ -289,7 +304,7 @@ func TestNoticeRefusedItemStoresNothing(t *testing.T) {
 	s := d.Store(t)
 	items := told(1, 5, 5)
 	items[3].UserID = strings.Repeat("x", 129)
-	_, err := s.CollectNotices(t.Context(), coupon.NoticeExpired, atOnce(), items)
+	_, err := s.CollectNotices(t.Context(), atOnce(), items)
 	require.ErrorIs(t, err, coupon.ErrIntegrity)
 	require.Zero(t, d.Int(t, `SELECT (SELECT COUNT(*) FROM notice_item) + (SELECT COUNT(*) FROM notice_window)`))
 }

@@ -88,6 +88,7 @@ type Codec interface {
 	// Refused gives routing key, id and body of the answer to a refused grant.
 	Refused(g coupon.Grant, r coupon.Granted, at time.Time) (key, id string, body []byte, err error)
 	RedeemRefused(r coupon.RedeemRefused) (key, id string, body []byte, err error)
+	AtRisk(a coupon.AtRisk) (key, id string, body []byte)
 	// Trigger gives the body of a trigger.
 	Trigger(t coupon.Trigger) []byte
 }

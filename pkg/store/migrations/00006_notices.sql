@@ -24,12 +24,14 @@ ALTER TABLE notice_item
 
 -- states: pending, sending (of channels that send at most once: whether it was sent is not known until it is settled),
 -- sent, delivered, failed, suppressed, unknown. next_channels is the rest of the fallback chain, with commas. not_after is
--- when it is of no use any more. ref is the provider's own id. No address is ever in reason.
+-- when it is of no use any more. ref is the provider's own id. counted_on is the local day in notice_count that holds it, so
+-- that it is counted once however often it is tried, and given back. No address is ever in reason.
 ALTER TABLE notice
   ADD COLUMN slot          VARBINARY(96)  NOT NULL DEFAULT '' AFTER kind,
   ADD COLUMN next_channels VARCHAR(128)   NOT NULL DEFAULT '' AFTER reason,
   ADD COLUMN not_after     DATETIME(3)    NOT NULL DEFAULT '9999-12-31' AFTER try_at,
   ADD COLUMN ref           VARBINARY(128) NOT NULL DEFAULT '',
+  ADD COLUMN counted_on    DATE           NULL,
   ADD KEY notice_state (state, window_id);
 
 -- How many notices a user got by a channel on each local day: what caps are held against. Pruned by the expirer's
@@ -92,7 +94,8 @@ ALTER TABLE inbox DROP KEY inbox_window, DROP COLUMN display, DROP COLUMN valid_
   ADD UNIQUE KEY inbox_window (window_id);
 DROP TABLE notice_count;
 DELETE FROM notice WHERE kind <> 'expired';
-ALTER TABLE notice DROP KEY notice_state, DROP COLUMN slot, DROP COLUMN next_channels, DROP COLUMN not_after, DROP COLUMN ref;
+ALTER TABLE notice DROP KEY notice_state, DROP COLUMN slot, DROP COLUMN next_channels, DROP COLUMN not_after, DROP COLUMN ref,
+  DROP COLUMN counted_on;
 DELETE i FROM notice_item i JOIN notice_window w ON w.id = i.window_id WHERE w.kind <> 'expired';
 DELETE FROM notice_window WHERE kind <> 'expired';
 ALTER TABLE notice_item DROP KEY notice_item_coupon, DROP COLUMN template_id;

@@ -28,6 +28,7 @@ type cli struct {
 	Order     orderCommand     `cmd:"" help:"Send events of orders by hand."`
 	Events    eventsCommand    `cmd:"" help:"Watch events as they come."`
 	Explain   explainCommand   `cmd:"" help:"Show what is known of a coupon."`
+	Notice    noticeCommand    `cmd:"" help:"Look at notices and reminders, and have them sent again."`
 	Stats     statsCommand     `cmd:"" help:"Show what became of a template's coupons, day by day."`
 	Token     tokenCommand     `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
 	Rebuild   rebuildCommand   `cmd:"" help:"Publish the triggers of all coupons again, for a broker that has lost them."`

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lapsehq/lapse/pkg/broker"
-	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
@@ -199,9 +198,10 @@ func TestExplain(t *testing.T) {
 	require.Contains(t, c.ok("explain", "2"), "state      expired; the row still says unused\n")
 
 	c.expire(1)
-	_, err := c.store.CollectNotices(c.ctx(), coupon.NoticeExpired, coupon.WindowRules{Quiet: time.Hour, MaxAge: time.Hour, MaxItems: 10},
-		[]coupon.NoticeItem{{EventID: "1:2:expired", UserID: "u", CouponID: 1, Version: 2, ExpiresAt: time.Date(2020, 1, 2, 0, 0, 0, 0, time.UTC), Currency: "CNY"}})
-	require.NoError(t, err)
+	c.db.Exec(t, `INSERT INTO notice_window (id,user_id,kind,open_mark,items,opened_at,last_item_at,due_at,closed_by)
+		VALUES (5,'u','expired',1,1,'2020-01-02','2020-01-02','2020-01-02','')`)
+	c.db.Exec(t, `INSERT INTO notice_item (window_id,event_id,coupon_id,version,expires_at,value,currency,dropped,added_at)
+		VALUES (5,'1:2:expired',1,2,'2020-01-02',500,'CNY','','2020-01-02')`)
 	text = c.ok("explain", "1")
 	require.Contains(t, text, "unused → expired")
 	require.Contains(t, text, "v1.1")
@@ -217,15 +217,12 @@ func TestExplain(t *testing.T) {
 	require.Len(t, e.Notices, 1)
 	require.Empty(t, e.Notices[0].Channels)
 
-	c.db.Exec(t, `UPDATE notice_window SET due_at = '2020-01-02', opened_at = '2020-01-02', last_item_at = '2020-01-02'`)
-	_, err = c.store.CloseNotices(c.ctx(), coupon.ClosePlan{
-		Kind: coupon.NoticeExpired, Channels: []coupon.Channel{coupon.ChannelInbox, coupon.ChannelLog}, Lease: time.Minute, Limit: 10,
-		Rules: coupon.WindowRules{Quiet: time.Microsecond, MaxAge: time.Microsecond, MaxItems: 10},
-	})
-	require.NoError(t, err)
+	c.db.Exec(t, `UPDATE notice_window SET open_mark = NULL, closed_at = '2020-01-02', closed_by = 'quiet', due_at = '9999-12-31'`)
+	c.db.Exec(t, `INSERT INTO notice (window_id,channel,user_id,kind,items,state,reason,attempts,try_at,created_at)
+		VALUES (5,'inbox','u','expired',1,'pending','',1,'2020-01-02','2020-01-02'), (5,'log','u','expired',1,'sent','',1,'9999-12-31','2020-01-02')`)
 	require.NoError(t, json.Unmarshal([]byte(c.ok("explain", "1", "--json")), &e))
 	require.Len(t, e.Notices[0].Channels, 2)
-	require.Equal(t, channelJSON{Channel: "inbox", Items: 1, State: "pending", Attempts: 1}, e.Notices[0].Channels[0])
+	require.Equal(t, []string{"5-inbox", "inbox", "pending"}, []string{e.Notices[0].Channels[0].NoticeID, e.Notices[0].Channels[0].Channel, e.Notices[0].Channels[0].State})
 	require.Contains(t, c.ok("explain", "1"), "pending")
 
 	for arg, want := range map[string]struct {

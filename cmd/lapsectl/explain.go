@@ -173,33 +173,6 @@ func outboxText(e store.Explanation) string {
 	return "outbox\n" + indent(t)
 }
 
-func noticesText(e store.Explanation) string {
-	if len(e.Notices) == 0 {
-		return "notices   none\n"
-	}
-	t := table{{"EVENT", "WINDOW", "CHANNEL", "STATE", "COUNTS", "SINCE"}}
-	for _, w := range e.Notices {
-		window, event := fmt.Sprintf("%d %s", w.WindowID, w.Kind), w.EventID
-		if w.Dropped != "" {
-			event += " (not counted: " + w.Dropped + ")"
-		}
-		if len(w.Notices) == 0 {
-			t = append(t, []string{event, window, "–", "gathering, looked at next " + instant(w.DueAt), fmt.Sprint(w.Items), instant(w.OpenedAt)})
-		}
-		for _, n := range w.Notices {
-			state, since := n.State, n.SettledAt
-			if n.Reason != "" {
-				state += ": " + n.Reason
-			}
-			if since.IsZero() {
-				since = w.ClosedAt
-			}
-			t = append(t, []string{event, window, string(n.Channel), state, fmt.Sprint(n.Items), instant(since)})
-		}
-	}
-	return "notices\n" + indent(t)
-}
-
 func stateText(e store.Explanation) string {
 	switch {
 	case e.Seen != e.Status:

@@ -41,7 +41,7 @@ type explainedJSON struct {
 	History    []stepJSON     `json:"history"`
 	Tombstones []tombJSON     `json:"tombstones"`
 	Outbox     []outboxJSON   `json:"outbox"`
-	Notices    []windowJSON   `json:"notices"`
+	Notices    []toldJSON     `json:"notices"`
 }
 
 type templateBrief struct {
@@ -98,27 +98,6 @@ type outboxJSON struct {
 	Reason    *string `json:"reason"`
 }
 
-type windowJSON struct {
-	EventID  string        `json:"event_id"`
-	Dropped  *string       `json:"dropped"` // why the notice does not count it
-	WindowID string        `json:"window_id"`
-	Kind     string        `json:"kind"`
-	Items    int           `json:"items"`
-	OpenedAt string        `json:"opened_at"`
-	ClosedAt *string       `json:"closed_at"`
-	ClosedBy *string       `json:"closed_by"`
-	Channels []channelJSON `json:"channels"`
-}
-
-type channelJSON struct {
-	Channel   string  `json:"channel"`
-	Items     int     `json:"items"`
-	State     string  `json:"state"`
-	Reason    *string `json:"reason"`
-	Attempts  int     `json:"attempts"`
-	SettledAt *string `json:"settled_at"`
-}
-
 func explainedOf(e store.Explanation) explainedJSON {
 	t := e.Template
 	out := explainedJSON{
@@ -132,7 +111,7 @@ func explainedOf(e store.Explanation) explainedJSON {
 		LockedAt: end(e.LockedAt), LockUntil: end(e.LockUntil), OrderID: orNull(e.OrderID), UsedAt: end(e.UsedAt),
 		ExpiredAt: end(e.ExpiredAt), Cause: orNull(string(e.Cause)), Beyond: e.Beyond,
 		LatePay: string(e.LatePay), LateWindow: e.LateWindow.String(), ArchivedAt: end(e.ArchivedAt), Trigger: triggerOf(e),
-		History: []stepJSON{}, Tombstones: []tombJSON{}, Outbox: []outboxJSON{}, Notices: []windowJSON{},
+		History: []stepJSON{}, Tombstones: []tombJSON{}, Outbox: []outboxJSON{}, Notices: []toldJSON{},
 	}
 	if e.Return != nil {
 		out.Return = &returnJSON{e.Return.ToUser, instant(e.Return.Since)}
@@ -157,17 +136,8 @@ func explainedOf(e store.Explanation) explainedJSON {
 			Since: instant(w.Since), Refused: w.Refused, Parked: w.Parked, Reason: orNull(w.Reason),
 		})
 	}
-	for _, w := range e.Notices {
-		window := windowJSON{
-			EventID: w.EventID, Dropped: orNull(w.Dropped), WindowID: strconv.FormatUint(w.WindowID, 10), Kind: string(w.Kind), Items: w.Items,
-			OpenedAt: instant(w.OpenedAt), ClosedAt: end(w.ClosedAt), ClosedBy: orNull(w.ClosedBy), Channels: []channelJSON{},
-		}
-		for _, n := range w.Notices {
-			window.Channels = append(window.Channels, channelJSON{
-				Channel: string(n.Channel), Items: n.Items, State: n.State, Reason: orNull(n.Reason), Attempts: n.Attempts, SettledAt: end(n.SettledAt),
-			})
-		}
-		out.Notices = append(out.Notices, window)
+	for i := range e.Notices {
+		out.Notices = append(out.Notices, toldOf(&e.Notices[i]))
 	}
 	return out
 }

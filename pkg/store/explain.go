@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -27,11 +26,6 @@ var (
 		WHERE lane IN (0,1) AND part = ? AND coupon_id = ? ORDER BY lane, id LIMIT ?`)
 	stmtExplainParked = define("explain.parked", `SELECT id, lane, msg_id, routing_key, deliver_at, reason, parked_at FROM outbox_parked
 		WHERE coupon_id = ? ORDER BY id LIMIT ?`)
-	// Every event of a coupon has an id that begins with the coupon's and a colon; the semicolon comes after it.
-	stmtExplainNotices = define("explain.notices", `SELECT i.event_id, i.dropped, i.added_at, w.id, w.kind, w.items, w.opened_at, w.due_at, w.closed_at,
-		w.closed_by, n.channel, n.items, n.state, n.reason, n.attempts, n.settled_at
-		FROM notice_item i JOIN notice_window w ON w.id = i.window_id LEFT JOIN notice n ON n.window_id = w.id
-		WHERE i.event_id >= ? AND i.event_id < ? ORDER BY w.id, i.event_id, n.channel LIMIT ?`)
 )
 
 const explainRows = 1000 // of each kind, at most
@@ -78,31 +72,6 @@ type Waiting struct {
 	Parked    bool      // set aside: nobody will send it
 	Reason    string    // of parking
 	Since     time.Time
-}
-
-// Told is a digest of notices that one of the coupon's events is in.
-type Told struct {
-	EventID  string
-	Dropped  string // why the notice does not count it; empty if it does
-	AddedAt  time.Time
-	WindowID uint64
-	Kind     coupon.NoticeKind
-	Items    int
-	OpenedAt time.Time
-	DueAt    time.Time // when it is looked at next
-	ClosedAt time.Time // zero: open
-	ClosedBy string
-	Notices  []ToldBy // none while it is open
-}
-
-// ToldBy is one channel's notice.
-type ToldBy struct {
-	Channel   coupon.Channel
-	Items     int
-	State     string
-	Reason    string
-	Attempts  int
-	SettledAt time.Time // zero: pending
 }
 
 // Explain reads a coupon, archived or not, and all that belongs to it; coupon.ErrNotFound when there is no such coupon.
@@ -229,31 +198,7 @@ func (s *Store) explainOutbox(ctx context.Context, q querier, e *Explanation) er
 }
 
 func (s *Store) explainNotices(ctx context.Context, q querier, e *Explanation) error {
-	prefix := strconv.FormatUint(e.ID, 10)
-	return s.query(ctx, q, stmtExplainNotices, func(r *sql.Rows) error {
-		var (
-			t                      Told
-			eventID                []byte
-			kind                   string
-			closed, settled        sql.NullTime
-			channel, state, reason sql.NullString
-			items, attempts        sql.NullInt64
-		)
-		if err := r.Scan(&eventID, &t.Dropped, &t.AddedAt, &t.WindowID, &kind, &t.Items, &t.OpenedAt, &t.DueAt, &closed,
-			&t.ClosedBy, &channel, &items, &state, &reason, &attempts, &settled); err != nil {
-			return err
-		}
-		t.EventID, t.Kind, t.ClosedAt = string(eventID), coupon.NoticeKind(kind), closed.Time
-		if n := len(e.Notices); n == 0 || e.Notices[n-1].WindowID != t.WindowID || e.Notices[n-1].EventID != t.EventID {
-			e.Notices = append(e.Notices, t)
-		}
-		if channel.Valid {
-			last := &e.Notices[len(e.Notices)-1]
-			last.Notices = append(last.Notices, ToldBy{
-				Channel: coupon.Channel(channel.String), Items: int(items.Int64), State: state.String, Reason: reason.String,
-				Attempts: int(attempts.Int64), SettledAt: settled.Time,
-			})
-		}
-		return nil
-	}, []byte(prefix+":"), []byte(prefix+";"), explainRows)
+	var err error
+	e.Notices, err = s.toldOf(ctx, q, e.ID)
+	return err
 }

@@ -104,7 +104,7 @@ func (c Config) Validate() error {
 			bad("quiet.%s: %w", name, err)
 		}
 	}
-	span("margin", c.Margin, 0, 6*time.Hour)
+	span("margin", c.Margin, time.Minute, 6*time.Hour)
 	for _, name := range slices.Sorted(maps.Keys(c.Caps)) {
 		if !slices.Contains(coupon.Channels(), coupon.Channel(name)) {
 			bad("caps.%s: must be of %v", name, coupon.Channels())

@@ -104,8 +104,8 @@ func (e *Email) deliver(ctx context.Context, m *notice.Message) notice.Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.Timeout)
 	defer cancel()
-	if !e.pool.enter(ctx) {
-		return notice.Result{Outcome: notice.Retry, Reason: "busy"}
+	if reason := e.pool.enter(ctx); reason != "" {
+		return notice.Result{Outcome: notice.Retry, Reason: reason}
 	}
 	defer e.pool.leave()
 
@@ -133,10 +133,14 @@ func (e *Email) over(ctx context.Context, l *link, to string, smtpUTF8 bool, wir
 	release := l.within(ctx)
 	fail := e.send(l, to, smtpUTF8, wire)
 	usable := fail == nil || l.settled(fail)
-	if l.used++; release() && usable && l.used < e.cfg.PerConnection {
-		e.pool.put(l)
-	} else {
+	l.used++
+	switch {
+	case !release() || !usable:
 		l.drop()
+	case l.used < e.cfg.PerConnection:
+		e.pool.put(l)
+	default:
+		e.pool.part(l)
 	}
 	return fail
 }

@@ -77,21 +77,21 @@ func newPool(size int, idle time.Duration) *pool {
 	return &pool{slots: make(chan struct{}, size), after: idle}
 }
 
-// enter waits for the right to use one link; false if ctx ends first, or the pool was closed.
-func (p *pool) enter(ctx context.Context) bool {
+// enter waits for the right to use one link; busy if ctx ends first, closed if the pool was.
+func (p *pool) enter(ctx context.Context) (refused string) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return false
+		return "closed"
 	}
 	p.owned.Add(1)
 	p.mu.Unlock()
 	select {
 	case p.slots <- struct{}{}:
-		return true
+		return ""
 	case <-ctx.Done():
 		p.owned.Done()
-		return false
+		return "busy"
 	}
 }
 
@@ -119,14 +119,11 @@ func (p *pool) idle() *link {
 func (p *pool) put(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.owned.Add(1)
 	if p.closed {
-		go func() {
-			defer p.owned.Done()
-			l.quit()
-		}()
+		p.part(l)
 		return
 	}
+	p.owned.Add(1)
 	p.links = append(p.links, l)
 	l.timer = time.AfterFunc(p.after, func() {
 		defer p.owned.Done()
@@ -135,6 +132,9 @@ func (p *pool) put(l *link) {
 		}
 	})
 }
+
+// part says goodbye to a link. Whoever parts has entered and not left.
+func (p *pool) part(l *link) { p.owned.Go(l.quit) }
 
 func (p *pool) forget(l *link) bool {
 	p.mu.Lock()

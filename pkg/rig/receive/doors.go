@@ -14,6 +14,7 @@ type doors struct {
 
 	mu     sync.Mutex
 	open   map[net.Conn]struct{}
+	most   int // of them at a time
 	closed bool
 }
 
@@ -39,6 +40,7 @@ func (d *doors) Accept() (net.Conn, error) {
 		conn := &door{Conn: c, doors: d}
 		d.mu.Lock()
 		d.open[conn] = struct{}{}
+		d.most = max(d.most, len(d.open))
 		closed := d.closed
 		d.mu.Unlock()
 		fault, over := d.mail.faults.at(StageGreet)

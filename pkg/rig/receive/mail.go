@@ -137,6 +137,20 @@ func (m *Mail) end() error {
 // CutAll resets every connection, those that idle too.
 func (m *Mail) CutAll() { m.doors.reset() }
 
+// Connections is how many are open.
+func (m *Mail) Connections() int {
+	m.doors.mu.Lock()
+	defer m.doors.mu.Unlock()
+	return len(m.doors.open)
+}
+
+// Most is the greatest that Connections was.
+func (m *Mail) Most() int {
+	m.doors.mu.Lock()
+	defer m.doors.mu.Unlock()
+	return m.doors.most
+}
+
 // pass plays the fault of a stage, if there is one: nil means go on.
 func (m *Mail) pass(stage Stage, c net.Conn) error {
 	fault, over := m.faults.at(stage)

@@ -76,7 +76,7 @@ const (
 	yearOfDays = 366 * wholeDay
 )
 
-var currencyPattern = regexp.MustCompile(`^[A-Z]{3}$`) //nolint:gochecknoglobals // a constant
+var currencyPattern = regexp.MustCompile(`^[A-Z]{3}$`)
 
 // Validate reports every fault, each beginning with the path of its field.
 func (c Config) Validate() error {

@@ -173,6 +173,27 @@ func TestClocksThatChange(t *testing.T) {
 	}
 }
 
+func TestClocksThatChangeMoveLater(t *testing.T) {
+	t.Parallel()
+	c := policy.DefaultConfig()
+	for _, x := range []struct{ zone, quiet, now, want string }{
+		{"America/New_York", "21:00-08:00", "2026-03-07T22:00:00-05:00", "2026-03-08T08:00:00-04:00"},
+		{"America/New_York", "21:00-08:00", "2026-10-31T22:00:00-04:00", "2026-11-01T08:00:00-05:00"},
+		{"America/New_York", "01:30-02:30", "2026-03-08T01:40:00-05:00", "2026-03-08T03:00:00-04:00"}, // half past two is jumped over
+		{"America/New_York", "01:30-02:30", "2026-11-01T01:40:00-04:00", "2026-11-01T01:00:00-05:00"}, // permitted between
+		{"America/New_York", "01:30-02:30", "2026-11-01T01:40:00-05:00", "2026-11-01T02:30:00-05:00"},
+		{"Australia/Lord_Howe", "01:00-03:00", "2026-10-04T01:30:00+10:30", "2026-10-04T03:00:00+11:00"},
+		{"Pacific/Apia", "21:00-08:00", "2026-06-01T23:00:00+13:00", "2026-06-02T08:00:00+13:00"},
+		{"Pacific/Apia", "21:00-08:00", "2011-12-29T23:00:00-10:00", "2011-12-31T08:00:00+14:00"}, // a day that never was
+	} {
+		c.Quiet = map[string]string{"sms": x.quiet}
+		now := at(t, x.now)
+		got, reason := newPolicy(t, c).Allowed(now, coupon.ChannelSMS, coupon.NoticeExpired, now.Add(48*time.Hour), &coupon.Profile{Zone: x.zone})
+		require.Empty(t, reason)
+		require.Equal(t, x.want, got.In(zone(t, x.zone)).Format(time.RFC3339), "%v", x)
+	}
+}
+
 func TestZoneOfAUser(t *testing.T) {
 	t.Parallel()
 	c := policy.DefaultConfig()

@@ -19,6 +19,12 @@ type verifyCommand struct {
 	Walk      verifyWalk      `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
 	Checkout  verifyCheckout  `cmd:"" help:"The coupon's whole life over HTTP and by order events, with races, kills and speed: about 12 minutes."`
 	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale more than an hour."`
+	Notices   verifyNotices   `cmd:"" help:"Reminders and the notifier, with a mail server and providers that fail: about 10 minutes."`
+}
+
+type verifyNotices struct {
+	Scale string `default:"full" enum:"small,full" help:"small: 10 000 coupons of 2 000 users; full: 100 000 of 20 000, as promised."`
+	verifyFlags
 }
 
 type verifyBackstops struct {
@@ -60,6 +66,17 @@ func (c *verifyBackstops) Help() string {
 	return `It runs against the development servers of this checkout only (scripts/stack up), and on a machine and servers that do nothing else:
 what is read and how long it takes are measured. Sections: ` + strings.Join(verify.BackstopsSections(), ", ") + `.
 clock makes new sessions of its own database read another clock (init_connect) meanwhile.` + verifyExits
+}
+
+// Help tells of the sections and the exit codes.
+func (c *verifyNotices) Help() string {
+	return `It runs against the development servers of this checkout only (scripts/stack up), and on a machine that does nothing else: rates are measured.
+Mail server and providers are its own, on loopback. Sections: ` + strings.Join(verify.NoticesSections(), ", ") + `.` + verifyExits
+}
+
+// Run verifies reminders and the notifier and prints what was found.
+func (c *verifyNotices) Run(ctx context.Context, s *system) error {
+	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) { return verify.Notices(ctx, cfg, c.Scale) })
 }
 
 // Run verifies the backstops and prints what was found.

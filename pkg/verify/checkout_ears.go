@@ -44,6 +44,9 @@ func (e *ears) hear(ev audit.Event) {
 	if len(words) < 2 {
 		return
 	}
+	if words[1] == "expiring" {
+		return // it tells of no step
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if words[1] == "redeem_refused" {

@@ -264,7 +264,7 @@ func TestCloseWaitsForLettersOnTheirWay(t *testing.T) {
 	require.Equal(t, notice.Sent, b.send(t, letter(1)).Outcome)
 	b.Fault(receive.Fault{Act: receive.ActSlow, Stage: receive.StageDot, Delay: 100 * time.Millisecond})
 	got := make(chan notice.Result, 1)
-	go func() { got <- b.send(t, letter(2)) }()
+	go func() { got <- b.channel.Deliver(context.WithoutCancel(t.Context()), []notice.Message{letter(2)})[0] }()
 	require.NoError(t, b.Wait(t.Context(), 2))
 	require.NoError(t, b.channel.Close())
 	select {

@@ -227,15 +227,15 @@ func (e *Email) login(client *smtp.Client) error {
 	}
 	_, offered := client.Extension("AUTH")
 	mechanisms := strings.Fields(strings.ToUpper(offered))
-	clear := e.cfg.TLS == TLSNone // loopback, as the configuration says
+	allowed := e.cfg.TLS == TLSNone // loopback, as the configuration says
 	for _, name := range mechanisms {
 		if name == "PLAIN" {
-			return client.Auth(smtp.PlainAuth("", e.cfg.Username, password, e.cfg.Host, clear))
+			return client.Auth(smtp.PlainAuth("", e.cfg.Username, password, e.cfg.Host, allowed))
 		}
 	}
 	for _, name := range mechanisms {
 		if name == "LOGIN" {
-			return client.Auth(smtp.LoginAuth(e.cfg.Username, password, e.cfg.Host, clear))
+			return client.Auth(smtp.LoginAuth(e.cfg.Username, password, e.cfg.Host, allowed))
 		}
 	}
 	return errors.New("the server offers neither PLAIN nor LOGIN")

@@ -86,8 +86,7 @@ func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 	g := &Gateway{cfg: cfg, addr: l.Addr().String(), counts: make(map[string]int), took: make(map[string]int), bell: newBell()}
 	g.life, g.kill = context.WithCancel(ctx)
 	g.faults.set(Fault{})
-	g.server = &http.Server{Handler: g, ReadHeaderTimeout: headerWait, ErrorLog: nil}
-	g.server.ErrorLog = silentLog()
+	g.server = &http.Server{Handler: g, ReadHeaderTimeout: headerWait, ErrorLog: silentLog()}
 	g.owned.Go(func() {
 		if cfg.Authority == nil {
 			_ = g.server.Serve(l) // ends when the server is closed

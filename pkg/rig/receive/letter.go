@@ -3,6 +3,7 @@ package receive
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -52,7 +53,7 @@ func (l *Letter) part(contentType, encoding string, body io.Reader) error {
 	if strings.HasPrefix(kind, "multipart/") {
 		for parts := multipart.NewReader(body, params["boundary"]); ; {
 			p, err := parts.NextRawPart()
-			if err == io.EOF { //nolint:errorlint // NextRawPart gives it bare
+			if errors.Is(err, io.EOF) {
 				return nil
 			}
 			if err != nil {

@@ -79,8 +79,9 @@ func newWriter(l *locale, now time.Time, d *Data) (*writer, error) {
 	}
 	w := &writer{locale: l, set: set, printer: message.NewPrinter(l.tag), now: now, zone: d.Zone}
 	w.point = decimalPoint(w.printer)
+	// Minutes are said of one end: of several each has its time.
 	if o, err := coupon.ParseOffset(d.Offset); err == nil && d.Kind == coupon.NoticeExpiring {
-		w.minutes = !o.IsDay()
+		w.minutes = !o.IsDay() && d.EndsAt.Equal(d.LastEnd)
 	}
 	return w, nil
 }

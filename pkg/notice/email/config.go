@@ -26,9 +26,8 @@ type Config struct {
 	TLS  string `koanf:"tls"`     // starttls (default), implicit, or none, which only loopback may have
 	CA   string `koanf:"ca_file"` // trusted in place of the system's; default empty
 
-	Username     string        `koanf:"username"` // default empty: no login
-	Password     secret.String `koanf:"password"`
-	PasswordFile string        `koanf:"password_file"` // read at each login, in place of password
+	Username string        `koanf:"username"` // default empty: no login
+	Password secret.String `koanf:"password"`
 
 	From       string `koanf:"from"`        // as Shop <coupons@shop.example>
 	ReplyTo    string `koanf:"reply_to"`    // default empty
@@ -82,11 +81,8 @@ func (c Config) Validate() error {
 	default:
 		bad("tls: must be %s, %s or %s, got %q", TLSStart, TLSImplicit, TLSNone, c.TLS)
 	}
-	if !c.Password.Empty() && c.PasswordFile != "" {
-		bad("password_file: must be empty if password is set, got %q", c.PasswordFile)
-	}
-	if given := !c.Password.Empty() || c.PasswordFile != ""; given != (c.Username != "") {
-		bad("username: must be set exactly if password or password_file is, got %q", c.Username)
+	if c.Password.Empty() != (c.Username == "") {
+		bad("username: must be set exactly if password is, got %q", c.Username)
 	}
 	c.sender(bad)
 	if c.Unsubscribe != "" {

@@ -22,7 +22,6 @@ func TestConfig(t *testing.T) {
 		"host":            func(c *email.Config) { c.Host = "" },
 		"port":            func(c *email.Config) { c.Port = 70000 },
 		"tls":             func(c *email.Config) { c.TLS = email.TLSNone },
-		"password_file":   func(c *email.Config) { c.Username, c.Password, c.PasswordFile = "u", secret.New("p"), "/f" },
 		"username":        func(c *email.Config) { c.Password = secret.New("p") },
 		"from":            func(c *email.Config) { c.From = "Shop" },
 		"reply_to":        func(c *email.Config) { c.ReplyTo = "a@b\r\nBcc: c@d" },

@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -71,8 +70,7 @@ func TestALetterArrivesAsItWasMeant(t *testing.T) {
 	for _, mode := range []string{email.TLSStart, email.TLSImplicit} {
 		b := open(t, func(there *receive.MailConfig, here *email.Config) {
 			there.User, there.Password, there.Implicit = "lapse", "p w", mode == email.TLSImplicit
-			here.TLS, here.Username, here.PasswordFile = mode, "lapse", filepath.Join(t.TempDir(), "password")
-			require.NoError(t, os.WriteFile(here.PasswordFile, []byte("p w\n"), 0o600))
+			here.TLS, here.Username, here.Password = mode, "lapse", secret.New("p w")
 			here.ReplyTo, here.ReturnPath, here.Domain = "help@shop.example", "bounces@shop.example", "lapse.shop.example"
 			here.Unsubscribe, here.UnsubscribeKey = unsubscribe, secret.New("0123456789abcdef")
 		})
@@ -188,15 +186,14 @@ func TestWithoutTLSNothingIsSent(t *testing.T) {
 func TestAWrongPasswordIsTheChannelsFault(t *testing.T) {
 	b := open(t, func(there *receive.MailConfig, here *email.Config) {
 		there.User, there.Password = "lapse", "right"
-		here.Username, here.PasswordFile = "lapse", filepath.Join(t.TempDir(), "password")
-		require.NoError(t, os.WriteFile(here.PasswordFile, []byte("wrong"), 0o600))
+		here.Username, here.Password = "lapse", secret.New("wrong")
 	})
 	require.Equal(t, notice.Result{Outcome: notice.Retry, Reason: "auth"}, b.send(t, letter(1)))
 
 	b = open(t, func(_ *receive.MailConfig, here *email.Config) {
-		here.Username, here.PasswordFile = "lapse", filepath.Join(t.TempDir(), "none")
+		here.Username, here.Password = "lapse", secret.New("any")
 	})
-	require.Equal(t, notice.Result{Outcome: notice.Retry, Reason: "auth"}, b.send(t, letter(1)))
+	require.Equal(t, notice.Result{Outcome: notice.Retry, Reason: "auth"}, b.send(t, letter(1)), "of a server without a login")
 }
 
 // TestConnectionsAreKeptForTheNextLetter: sessions count twice for each connection, before STARTTLS and after.

@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/textproto"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,10 +14,8 @@ import (
 	"github.com/wneessen/go-mail/smtp"
 )
 
-const (
-	farewell      = time.Second // for QUIT
-	passwordLimit = 4 << 10
-)
+// farewell is how long QUIT may take.
+const farewell = time.Second
 
 // link is a connection to the server that has said hello, and logged in.
 type link struct {
@@ -221,10 +216,7 @@ func (e *Email) hello(ctx context.Context, raw net.Conn) (*link, *failure) {
 }
 
 func (e *Email) login(client *smtp.Client) error {
-	password, err := e.password()
-	if err != nil {
-		return err
-	}
+	password := e.cfg.Password.Reveal()
 	_, offered := client.Extension("AUTH")
 	mechanisms := strings.Fields(strings.ToUpper(offered))
 	allowed := e.cfg.TLS == TLSNone // loopback, as the configuration says
@@ -239,20 +231,4 @@ func (e *Email) login(client *smtp.Client) error {
 		}
 	}
 	return errors.New("the server offers neither PLAIN nor LOGIN")
-}
-
-func (e *Email) password() (string, error) {
-	if e.cfg.PasswordFile == "" {
-		return e.cfg.Password.Reveal(), nil
-	}
-	f, err := os.Open(e.cfg.PasswordFile)
-	if err != nil {
-		return "", fmt.Errorf("password_file: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, passwordLimit))
-	if err != nil {
-		return "", fmt.Errorf("password_file: %w", err)
-	}
-	return strings.TrimRight(string(text), "\r\n"), nil
 }

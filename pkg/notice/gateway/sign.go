@@ -40,26 +40,39 @@ func Sign(keyID string, key secret.String, h http.Header, body []byte, now time.
 // say which part is wrong; none of them shows what was sent. A request may be repeated within the window: what it asks for
 // must be the same twice.
 func Verify(keys map[string]secret.String, h http.Header, body []byte, now time.Time) error {
-	keyID, stamp, signed := h.Values(HeaderKey), h.Values(HeaderTimestamp), h.Values(HeaderSignature)
-	if len(keyID) != 1 || len(stamp) != 1 || len(signed) != 1 {
-		return fmt.Errorf("%w: %s, %s and %s must be there, each once", ErrSignature, HeaderKey, HeaderTimestamp, HeaderSignature)
+	_, err := Keys(keys).Verify(h, body, now)
+	return err
+}
+
+// Keys are those by which others may sign, by their ids.
+type Keys map[string]secret.String
+
+// Key names the key that a request says it is signed by, before anything is checked; empty if it does not say.
+func (Keys) Key(h http.Header) string { return h.Get(HeaderKey) }
+
+// Verify is Verify by these keys; it gives the signature's instant, too.
+func (k Keys) Verify(h http.Header, body []byte, now time.Time) (signed time.Time, err error) {
+	keyID, stamp, given := h.Values(HeaderKey), h.Values(HeaderTimestamp), h.Values(HeaderSignature)
+	if len(keyID) != 1 || len(stamp) != 1 || len(given) != 1 {
+		return time.Time{}, fmt.Errorf("%w: %s, %s and %s must be there, each once", ErrSignature, HeaderKey, HeaderTimestamp, HeaderSignature)
 	}
-	key, known := keys[keyID[0]]
+	key, known := k[keyID[0]]
 	if !known || key.Empty() {
-		return fmt.Errorf("%w: there is no such key", ErrSignature)
+		return time.Time{}, fmt.Errorf("%w: there is no such key", ErrSignature)
 	}
 	// Compared first: of a request that is not the gateway's nothing more is said.
-	if !hmac.Equal([]byte(signature(key, stamp[0], body)), []byte(signed[0])) {
-		return fmt.Errorf("%w: the signature is wrong", ErrSignature)
+	if !hmac.Equal([]byte(signature(key, stamp[0], body)), []byte(given[0])) {
+		return time.Time{}, fmt.Errorf("%w: the signature is wrong", ErrSignature)
 	}
 	seconds, err := strconv.ParseInt(stamp[0], 10, 64)
 	if err != nil {
-		return fmt.Errorf("%w: the timestamp must be Unix seconds", ErrSignature)
+		return time.Time{}, fmt.Errorf("%w: the timestamp must be Unix seconds", ErrSignature)
 	}
-	if off := now.Sub(time.Unix(seconds, 0)); off.Abs() > Window {
-		return fmt.Errorf("%w: the timestamp is %s off, at most %s is let pass", ErrSignature, off.Round(time.Second), Window)
+	signed = time.Unix(seconds, 0)
+	if off := now.Sub(signed); off.Abs() > Window {
+		return time.Time{}, fmt.Errorf("%w: the timestamp is %s off, at most %s is let pass", ErrSignature, off.Round(time.Second), Window)
 	}
-	return nil
+	return signed, nil
 }
 
 func signature(key secret.String, stamp string, body []byte) string {

@@ -48,6 +48,10 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	good := signed("new", "new-key-0123456789", now)
+	at, err := gateway.Keys(keys()).Verify(good, body, now.Add(time.Second))
+	require.NoError(t, err)
+	require.True(t, at.Equal(now))
+	require.Equal(t, "new", gateway.Keys(nil).Key(good))
 	changed := func(name string, values ...string) http.Header {
 		h := good.Clone()
 		h[name] = values

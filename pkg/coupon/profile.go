@@ -117,3 +117,24 @@ type ProfileChange struct {
 	Key       string
 	OptOuts   []OptOut // nil: nothing is said of them; those that are not named stay
 }
+
+// Sealed are addresses as they are stored.
+type Sealed struct {
+	UserID    string
+	Addresses []byte
+	Key       string // that sealed them
+}
+
+// Erasure is what erasing a user removed beside the profile.
+type Erasure struct {
+	Windows int `json:"windows"` // of notices, with their items and notices
+	Inbox   int `json:"inbox"`   // rows
+}
+
+// UserRecord is one row of what is stored of a user.
+type UserRecord struct {
+	Table string
+	Names []string
+	// Values are nil, int64, float64, string, time.Time, or json.RawMessage; []byte where it is neither text nor JSON.
+	Values []any
+}

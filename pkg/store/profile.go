@@ -9,11 +9,12 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
+const profileColumns = `user_id, locale, zone, addresses, address_key, profile_at, login_at, browse_at, cart_at, ordered_at, deleted_at, seen_at`
+
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtProfileRead = define("profile.read", `SELECT user_id, locale, zone, addresses, address_key, profile_at, login_at, browse_at, cart_at,
-		ordered_at, deleted_at, seen_at FROM user_profile WHERE user_id IN (?)`)
-	stmtOptOutRead = define("profile.optouts", `SELECT user_id, channel, kind, source, decided_at FROM user_optout
+	stmtProfileRead = define("profile.read", `SELECT `+profileColumns+` FROM user_profile WHERE user_id IN (?)`)
+	stmtOptOutRead  = define("profile.optouts", `SELECT user_id, channel, kind, source, decided_at FROM user_optout
 		WHERE user_id IN (?) AND out_mark = 1 ORDER BY user_id, channel, kind`)
 )
 
@@ -29,23 +30,20 @@ func (s *Store) profilesIn(ctx context.Context, q querier, users []string) (map[
 	for _, user := range users {
 		out[user] = coupon.Profile{UserID: user}
 	}
-	// In the order of the key, each once.
-	distinct := make([]string, 0, len(out))
-	for user := range out {
-		distinct = append(distinct, user)
-	}
-	slices.Sort(distinct)
-	for part := range slices.Chunk(distinct, inList) {
-		args := make([]any, len(part))
-		for i, user := range part {
-			args[i] = []byte(user)
-		}
+	for part := range slices.Chunk(distinctUsers(users), inList) {
+		args := userArgs(part)
 		if err := s.query(ctx, q, stmtProfileRead.in(len(args)), func(r *sql.Rows) error {
-			p, err := scanProfile(r)
-			if err == nil {
-				out[p.UserID] = p
+			k, err := scanKnown(r)
+			if err != nil {
+				return err
 			}
-			return err
+			p := k.Profile
+			if k.Erased() {
+				p.ErasedAt = k.DeletedAt
+			}
+			p.ActiveAt = slices.MaxFunc([]time.Time{p.LoginAt, p.BrowseAt, p.CartAt, p.OrderedAt}, time.Time.Compare)
+			out[p.UserID] = p
+			return nil
 		}, args...); err != nil {
 			return nil, err
 		}
@@ -66,20 +64,36 @@ func (s *Store) profilesIn(ctx context.Context, q querier, users []string) (map[
 	return out, nil
 }
 
-func scanProfile(r *sql.Rows) (coupon.Profile, error) {
+// distinctUsers gives each once, in the order of the key.
+func distinctUsers(users []string) []string {
+	out := slices.Clone(users)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func userArgs(users []string) []any {
+	args := make([]any, len(users))
+	for i, user := range users {
+		args[i] = []byte(user)
+	}
+	return args
+}
+
+// scanKnown reads a row of profileColumns; more takes what follows them.
+func scanKnown(r *sql.Rows, more ...any) (coupon.Known, error) {
 	var (
-		p                                            coupon.Profile
+		k                                            coupon.Known
 		user, sealed                                 []byte
 		profile, login, browse, cart, order, deleted sql.NullTime
 	)
-	if err := r.Scan(&user, &p.Locale, &p.Zone, &sealed, &p.Key, &profile, &login, &browse, &cart, &order, &deleted, &p.LastSeenAt); err != nil {
-		return p, err //nolint:wrapcheck // query wraps it
+	dest := []any{&user, &k.Locale, &k.Zone, &sealed, &k.Key, &profile, &login, &browse, &cart, &order, &deleted, &k.LastSeenAt}
+	if err := r.Scan(append(dest, more...)...); err != nil {
+		return k, err //nolint:wrapcheck // query wraps it
 	}
-	p.UserID = string(user)
+	k.UserID = string(user)
 	if len(sealed) > 0 {
-		p.Sealed = sealed
+		k.Sealed = sealed
 	}
-	p.ProfileAt, p.LoginAt, p.BrowseAt, p.CartAt, p.OrderedAt, p.ErasedAt = profile.Time, login.Time, browse.Time, cart.Time, order.Time, deleted.Time
-	p.ActiveAt = slices.MaxFunc([]time.Time{p.LoginAt, p.BrowseAt, p.CartAt, p.OrderedAt}, time.Time.Compare)
-	return p, nil
+	k.ProfileAt, k.LoginAt, k.BrowseAt, k.CartAt, k.OrderedAt, k.DeletedAt = profile.Time, login.Time, browse.Time, cart.Time, order.Time, deleted.Time
+	return k, nil
 }

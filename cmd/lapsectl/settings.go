@@ -34,21 +34,22 @@ import (
 // settings has the keys of all workers, so that the file of any of them can be given.
 type settings struct {
 	config.Common `koanf:",squash"`
-	Outbox        outbox.Config    `koanf:"outbox"`
-	Planner       planner.Config   `koanf:"planner"`
-	Issuance      issuance.Config  `koanf:"issuance"`
-	Order         order.Config     `koanf:"order"`
-	Ledger        ledger.Config    `koanf:"ledger"`
-	Expiry        expiry.Config    `koanf:"expiry"`
-	Notice        notice.Config    `koanf:"notice"`
-	API           api.Config       `koanf:"api"`
-	Archive       archive.Config   `koanf:"archive"`
-	Reconcile     reconcile.Config `koanf:"reconcile"`
+	Outbox        outbox.Config        `koanf:"outbox"`
+	Planner       planner.Config       `koanf:"planner"`
+	Reminders     planner.RemindConfig `koanf:"reminders"`
+	Issuance      issuance.Config      `koanf:"issuance"`
+	Order         order.Config         `koanf:"order"`
+	Ledger        ledger.Config        `koanf:"ledger"`
+	Expiry        expiry.Config        `koanf:"expiry"`
+	Notice        notice.Config        `koanf:"notice"`
+	API           api.Config           `koanf:"api"`
+	Archive       archive.Config       `koanf:"archive"`
+	Reconcile     reconcile.Config     `koanf:"reconcile"`
 }
 
 func defaultSettings() settings {
 	return settings{
-		Common: config.DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(),
+		Common: config.DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Reminders: planner.DefaultRemindConfig(),
 		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
 		Expiry: expiry.DefaultConfig(), Notice: notice.DefaultConfig(), API: api.DefaultConfig(),
 		Archive: archive.DefaultConfig(), Reconcile: reconcile.DefaultConfig(),

@@ -28,14 +28,22 @@ func run(ctx context.Context, p config.Process) int {
 		func(c config.Publisher) config.Common { return c.Common }, p, add)
 }
 
-// add wires the publisher: grants and orders come in, their triggers and events go out, the planner promotes what waits as rows.
+// add wires the publisher: grants and orders come in, their triggers and events go out, the planner promotes what waits as rows and
+// tells of ends that come near.
 // Readiness depends on the database alone: while the broker is away the outbox holds.
 func add(w *worker.Worker, c config.Publisher) error {
 	w.WatchClock(clock.DefaultTolerance)
 	if err := w.AddRelay(c.Outbox); err != nil {
 		return err
 	}
-	plan := planner.New(c.Planner, c.Ladder.Horizon, c.Database.TxLimit, w.Pod, w.Store, w.Delay, w.Log, w.Registry)
+	reminders, err := c.Reminders.Reminders()
+	if err != nil {
+		return fmt.Errorf("reminders: %w", err)
+	}
+	plan := planner.New(c.Planner, planner.Deps{
+		Rows: w.Store, Deliver: w.Delay, Events: w.Publisher, Exchange: w.Ladder.Events(), Encoder: w.Codec, Log: w.Log, Registry: w.Registry,
+		Owner: w.Pod, Limit: c.Database.TxLimit, Horizon: c.Ladder.Horizon, Reminders: reminders,
+	})
 	w.App.Go("planner", plan.Run)
 	if err := addLedger(w, c); err != nil {
 		return err

@@ -107,13 +107,16 @@ func (c Common) Validate() error {
 
 // Publisher is the configuration of cmd/publisher.
 type Publisher struct {
-	Common   `koanf:",squash"`
-	Outbox   outbox.Config   `koanf:"outbox"`
-	Planner  planner.Config  `koanf:"planner"`
-	Issuance issuance.Config `koanf:"issuance"`
-	Order    order.Config    `koanf:"order"`
-	Ledger   ledger.Config   `koanf:"ledger"`
-	API      api.Config      `koanf:"api"`
+	Common  `koanf:",squash"`
+	Outbox  outbox.Config  `koanf:"outbox"`
+	Planner planner.Config `koanf:"planner"`
+	// Reminders says when users are told of ends that come near, for the whole installation: the publisher that starts last
+	// decides.
+	Reminders planner.RemindConfig `koanf:"reminders"`
+	Issuance  issuance.Config      `koanf:"issuance"`
+	Order     order.Config         `koanf:"order"`
+	Ledger    ledger.Config        `koanf:"ledger"`
+	API       api.Config           `koanf:"api"`
 }
 
 // besideAPI is how many connections relay, consumers, planner and ledger of a publisher need beside the API's.
@@ -122,8 +125,8 @@ const besideAPI = 8
 // DefaultPublisher returns the defaults.
 func DefaultPublisher() Publisher {
 	c := Publisher{
-		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Issuance: issuance.DefaultConfig(),
-		Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
+		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Reminders: planner.DefaultRemindConfig(),
+		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
 		API: api.DefaultConfig(),
 	}
 	c.Admin.Address = ":9101"
@@ -139,7 +142,7 @@ func (c Publisher) Validate() error {
 		errs = append(errs, fmt.Errorf("api.limits: concurrent of all scopes must be at most %d together (database.max_open − %d), got %d",
 			most, besideAPI, c.API.Connections()))
 	}
-	if c.Ladder.Horizon > 0 {
+	if c.Ladder.Horizon > 0 || len(c.Reminders.Offsets) > 0 {
 		if err := c.Planner.ValidateLimit(c.Database.TxLimit); err != nil {
 			errs = append(errs, fmt.Errorf("planner.%w", err))
 		}

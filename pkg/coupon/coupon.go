@@ -119,6 +119,7 @@ type Terms struct {
 	LatePay    LatePay       // HonourLock by default
 	LateWindow time.Duration // whole seconds
 	QuotaBack  QuotaBack     // QuotaBackNone by default
+	Reminders  Picks         // at which of the fleet's offsets: all by default
 }
 
 // QuotaBack says what an expired or voided coupon gives back of its template's quota (requirement R12).
@@ -147,6 +148,7 @@ type Transition struct {
 	ExpiresAt time.Time
 	DueAt     time.Time
 	At        time.Time // the database's clock when it happened, to the millisecond
+	Since     time.Time // From Locked or Used: when that began; zero else, and where history is read
 	OrderID   string
 	LockUntil time.Time // To Locked: its lock's end; From Locked else: of the lock that ended; zero else
 	Previous  time.Time // the end before it was moved; zero if it was not

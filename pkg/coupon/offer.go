@@ -74,6 +74,9 @@ func (t Terms) Validate() error {
 	if t.QuotaBack != QuotaBackNone && t.QuotaBack != QuotaBackTotal && t.QuotaBack != QuotaBackTotalAndUser {
 		bad("quota_back: must be none, total or total_and_user, got %q", t.QuotaBack)
 	}
+	if err := t.Reminders.Validate(); err != nil {
+		bad("reminders: %w", err)
+	}
 	return errors.Join(append(errs, t.Offer.Validate())...)
 }
 

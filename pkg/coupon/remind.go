@@ -139,8 +139,22 @@ func (p Picks) Validate() error {
 	if p == "" || p == PickNone {
 		return nil
 	}
+	if len(p) > maxPicks {
+		return fmt.Errorf("must have at most %d bytes, got %d", maxPicks, len(p))
+	}
 	_, err := ParseOffsets(strings.Split(string(p), ","))
 	return err
+}
+
+const maxPicks = 255 // bytes, as the table holds them
+
+// RemindPage is a page of a plan of reminders.
+type RemindPage struct {
+	Now      time.Time  // the database's clock of the reading
+	Next     Cursor     // behind the last row that was read
+	Rows     int        // that were read; fewer than asked for: the slice is at its end
+	Expiring []Expiring // to be told of
+	Skipped  []Expiring // not told of any more: their instants passed too long ago
 }
 
 // Reminders is what the fleet reminds at: one list for all verbs and pods, stored where they read it.
@@ -149,6 +163,12 @@ type Reminders struct {
 	Zone    *time.Location           // in which verbs and planner reckon times of day; the notifier goes by the user's
 	Leads   map[string]time.Duration // by offset name: how far ahead of it its slices are walked
 }
+
+// Tolerance is how late after its instant a reminder is still told of: a quarter of the offset.
+func (o Offset) Tolerance() time.Duration { return o.Reach() / 4 }
+
+// Ahead is how far before a coupon's due instant its reminder is told of.
+func (r Reminders) Ahead(o Offset) time.Duration { return o.Reach() + r.Leads[o.Name] }
 
 // Plan names the planner's plan of an offset.
 func (o Offset) Plan() string { return "remind" + o.Name }

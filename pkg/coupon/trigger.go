@@ -203,11 +203,15 @@ type Swept struct {
 	More    bool   // the batch was full
 }
 
-// PlanPlace is where a promotion stands (design.md §5).
+// PlanPromote is the plan that brings triggers into the horizon; those of reminders are Offset.Plan.
+const PlanPromote = "promote"
+
+// PlanPlace is where a plan stands (design.md §5).
 type PlanPlace struct {
 	Now          time.Time     // the database's clock of the reading
-	Horizon      time.Duration // 0 = unlimited
+	Horizon      time.Duration // how far ahead slices are walked; 0 = unlimited, of the promotion alone
 	HorizonSince time.Time     // when it took this value
+	Fresh        time.Duration // from now on: where the plan begins that has no frontier yet
 	Frontier     time.Time     // end of the last walked slice; zero when there is none
 	Start, End   time.Time     // the slice in hand; equal when there is none
 	Cursor       Cursor        // the last row of it that was published

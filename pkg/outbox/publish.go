@@ -90,7 +90,8 @@ func (r *Relay) send(ctx context.Context, lane int, b batch, wave []coupon.Outgo
 	}
 	ms := make([]broker.Message, len(wave))
 	for i := range wave {
-		ms[i] = r.message(&wave[i])
+		row := &wave[i]
+		ms[i] = broker.Event(r.deps.Exchange, row.Key, row.MsgID, row.Trace, row.Body)
 	}
 	return r.deps.Events.Publish(ctx, ms)
 }
@@ -101,17 +102,6 @@ func timed(row *coupon.Outgoing) coupon.Timed {
 		At: row.DeliverAt, Trace: row.Trace,
 	}
 }
-
-// message is an event; not mandatory: one that nobody listens to is dropped by design.
-func (r *Relay) message(row *coupon.Outgoing) broker.Message {
-	m := broker.Message{Exchange: r.deps.Exchange, Key: row.Key, ID: row.MsgID, Body: row.Body, ContentType: contentType}
-	if row.Trace != "" {
-		m.Headers = map[string]any{broker.HeaderTrace: row.Trace}
-	}
-	return m
-}
-
-const contentType = "application/cloudevents+json"
 
 // judge notes what became of one row.
 func (r *Relay) judge(s *sweep, o *outcome, row *coupon.Outgoing, err error) {

@@ -70,7 +70,9 @@ func config() planner.Config {
 
 func run(t testing.TB, s *store.Store, owner string, horizon time.Duration, r *receiver) (stop func()) {
 	t.Helper()
-	p := planner.New(config(), horizon, limit, owner, s, r, testenv.Log(t), prometheus.NewRegistry())
+	p := planner.New(config(), planner.Deps{
+		Rows: s, Deliver: r, Log: testenv.Log(t), Registry: prometheus.NewRegistry(), Owner: owner, Limit: limit, Horizon: horizon,
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { require.NoError(t, p.Run(ctx)) })

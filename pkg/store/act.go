@@ -223,6 +223,14 @@ func (r *actRow) take(steps []coupon.Step, o *coupon.Order, now time.Time) []cou
 			r.moveEnd(step.ExpiresAt)
 		}
 		t.ExpiresAt, t.DueAt = r.ExpiresAt, r.DueAt
+		switch step.From {
+		case coupon.Locked:
+			t.Since = r.LockedAt
+		case coupon.Used:
+			t.Since = r.UsedAt
+		case coupon.Unused, coupon.Expired, coupon.Voided:
+		default:
+		}
 		r.enter(step, now)
 		ts = append(ts, t)
 	}

@@ -53,30 +53,38 @@ type reach struct {
 
 func (r reach) holds(at time.Time) bool { return r.unlimited || at.Before(r.until) }
 
-// reachAt is max(now + horizon, frontier) + guard (design.md §5).
+// reachAt is how far ahead triggers are published now.
 func (s *Store) reachAt(ctx context.Context, q querier, now time.Time) (reach, error) {
 	p, err := s.planSettings(ctx, q)
 	if err != nil {
 		return reach{}, err
 	}
+	return p.reach(now), nil
+}
+
+// reach is max(now + horizon, frontier) + guard (design.md §5).
+func (p *planSettings) reach(now time.Time) reach {
 	if p.horizon == 0 {
-		return reach{unlimited: true}, nil
+		return reach{unlimited: true}
 	}
-	until := now.Add(p.horizon)
-	if p.frontier.After(until) {
-		until = p.frontier
+	return reach{until: later(now.Add(p.horizon), p.frontier).Add(p.guard)}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
 	}
-	return reach{until: until.Add(p.guard)}, nil
+	return a
 }
 
 // record writes what transitions leave behind, in their own transaction: history, the event, the trigger of every
-// coupon that is unused or locked now, and the quota that one gives back. No verb writes these by itself. Transitions
+// coupon that is unused or locked now, its reminders, and the quota that one gives back. No verb writes these by itself. Transitions
 // of one coupon follow one another in ts. They are counted once they are committed.
 func (s *Store) record(ctx context.Context, tx *txn, now time.Time, ts []coupon.Transition) error {
 	if len(ts) == 0 {
 		return nil
 	}
-	rows, err := s.triggerRows(ctx, tx, now, ts)
+	rows, reminders, err := s.aheadRows(ctx, tx, now, ts)
 	if err != nil {
 		return err
 	}
@@ -97,7 +105,7 @@ func (s *Store) record(ctx context.Context, tx *txn, now time.Time, ts []coupon.
 	if err := s.writeQuotaReturns(ctx, tx, ts); err != nil {
 		return err
 	}
-	return s.writeOutbox(ctx, tx, rows)
+	return s.writeOutbox(ctx, tx, append(rows, reminders...))
 }
 
 // writeQuotaReturns notes what expired and voided coupons give back. The counters are hot rows that no transition may
@@ -125,18 +133,22 @@ func (s *Store) writeQuotaReturns(ctx context.Context, tx querier, ts []coupon.T
 	return nil
 }
 
-// triggerRows is the one place that decides which coupons get a trigger now: the unlock trigger of every lock, since no
-// planner walks locks, and the expire trigger of those that wait for their end within reach. The planner brings the
-// others in time. A state that the same transaction leaves again needs none.
-func (s *Store) triggerRows(ctx context.Context, q querier, now time.Time, ts []coupon.Transition) ([]outboxRow, error) {
+// aheadRows is the one place that decides which coupons get a trigger now: the unlock trigger of every lock, since no
+// planner walks locks, and the expire trigger of those that wait for their end within reach; and which reminders are told of
+// now. The planner brings the others in time. A state that the same transaction leaves again needs none.
+func (s *Store) aheadRows(ctx context.Context, tx *txn, now time.Time, ts []coupon.Transition) (triggers, reminders []outboxRow, err error) {
+	var set *planSettings
 	var r reach
-	known := false
-	rows := make([]outboxRow, 0, 2*len(ts)) // with the events
+	var rem *remindAhead
+	triggers = make([]outboxRow, 0, 2*len(ts)) // with the events
+	first := 0
 	for i := range ts {
 		t := &ts[i]
 		if i+1 < len(ts) && ts[i+1].CouponID == t.CouponID {
 			continue
 		}
+		steps := ts[first : i+1]
+		first = i + 1
 		trigger := coupon.Trigger{
 			Kind: coupon.KindExpire, CouponID: t.CouponID, At: t.ExpiresAt,
 			ID: coupon.TriggerID(coupon.SentByVerb, t.CouponID, t.Version), Origin: coupon.OriginLadder,
@@ -150,24 +162,25 @@ func (s *Store) triggerRows(ctx context.Context, q querier, now time.Time, ts []
 		case t.To != coupon.Unused || coupon.IsNever(t.ExpiresAt):
 			continue
 		default:
-			if !known {
-				var err error
-				if r, err = s.reachAt(ctx, q, now); err != nil {
-					return nil, err
+			if set == nil {
+				p, err := s.planSettings(ctx, tx)
+				if err != nil {
+					return nil, nil, err
 				}
-				known = true
+				set, r, rem = &p, p.reach(now), p.remindAhead(now)
 			}
+			reminders = s.reminderRows(tx, rem, now, steps, reminders)
 			if !r.holds(t.DueAt) {
 				continue
 			}
 		}
-		rows = append(rows, outboxRow{
+		triggers = append(triggers, outboxRow{
 			lane: LaneTrigger, part: coupon.Partition(t.CouponID), couponID: t.CouponID, msgID: trigger.ID,
 			key: string(trigger.Kind), class: t.Terms.Precision.Class(), deliverAt: at,
 			body: s.codec.Trigger(trigger), trace: t.Trace,
 		})
 	}
-	return rows, nil
+	return triggers, reminders, nil
 }
 
 const historyColumns = 16

@@ -11,7 +11,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-const settleColumns = `id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, lock_until, order_id, UTC_TIMESTAMP(3)`
+const settleColumns = `id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, lock_until, order_id, locked_at, UTC_TIMESTAMP(3)`
 
 //nolint:gochecknoglobals // statements are constants
 var (
@@ -42,6 +42,7 @@ type settleRow struct {
 	batchID  string
 	template uint64
 	revision uint32
+	lockedAt time.Time // zero unless locked
 }
 
 // ExpireBatch settles up to 900 triggers in one transaction: it locks the rows that nobody else holds, lets
@@ -107,13 +108,13 @@ func (s *Store) lockRows(ctx context.Context, tx *txn, st Statement, args ...any
 	var now time.Time
 	err := s.query(ctx, tx, st, func(r *sql.Rows) error {
 		var row settleRow
-		var until sql.NullTime
+		var until, locked sql.NullTime
 		var order []byte
 		if err := r.Scan(&row.ID, &row.template, &row.revision, &row.batchID, &row.userID, &row.Status, &row.Version,
-			&row.ValidFrom, &row.ExpiresAt, &row.DueAt, &until, &order, &now); err != nil {
+			&row.ValidFrom, &row.ExpiresAt, &row.DueAt, &until, &order, &locked, &now); err != nil {
 			return err
 		}
-		row.LockUntil, row.OrderID = until.Time, string(order)
+		row.LockUntil, row.OrderID, row.lockedAt = until.Time, string(order), locked.Time
 		rows[row.ID] = &row
 		return nil
 	}, args...)
@@ -213,7 +214,7 @@ func (row *settleRow) move(d coupon.Decision, t coupon.Trigger, terms coupon.Ter
 	return coupon.Transition{
 		CouponID: row.ID, Version: row.Version, From: from, To: row.Status, Cause: d.Cause, UserID: row.userID, BatchID: row.batchID,
 		Terms: terms, ValidFrom: row.ValidFrom, ExpiresAt: row.ExpiresAt, DueAt: row.DueAt, At: now, Actor: actor, Reason: reason,
-		OrderID: order, LockUntil: until, TriggerID: t.ID, Origin: t.Origin,
+		OrderID: order, LockUntil: until, Since: row.lockedAt, TriggerID: t.ID, Origin: t.Origin,
 	}
 }
 

@@ -47,6 +47,7 @@ type metrics struct {
 	statements   *prometheus.HistogramVec
 	retries      prometheus.Counter
 	quotaFloored prometheus.Counter
+	reminders    *prometheus.CounterVec
 	slow         *slow
 }
 
@@ -67,13 +68,17 @@ func newMetrics(reg prometheus.Registerer, slow *slow) *metrics {
 			Name: "lapse_quota_floored_total", Help: "Coupons whose quota could not come back, since the counter was at zero.",
 		}),
 	}
+	m.reminders = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lapse_reminders_total", Help: "Reminders that were told of as events.",
+		ConstLabels: prometheus.Labels{"source": "verb"}, // the planner counts its own
+	}, []string{"offset"})
 	for _, k := range knownMoves() {
 		m.transition(k)
 	}
 	for _, st := range registry {
 		m.statements.WithLabelValues(st.Name)
 	}
-	reg.MustRegister(m.transitions, m.statements, m.retries, m.quotaFloored, slow.total)
+	reg.MustRegister(m.transitions, m.statements, m.retries, m.quotaFloored, m.reminders, slow.total)
 	return m
 }
 
@@ -89,6 +94,13 @@ func (m *metrics) transition(k move) prometheus.Counter {
 func (m *metrics) moved(moves map[move]int) {
 	for k, n := range moves {
 		m.transition(k).Add(float64(n))
+	}
+}
+
+// reminded counts reminders whose transaction was committed. The offsets are the configuration's: a handful.
+func (m *metrics) reminded(told map[string]int) {
+	for offset, n := range told {
+		m.reminders.WithLabelValues(offset).Add(float64(n))
 	}
 }
 

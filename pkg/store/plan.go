@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -12,12 +13,14 @@ import (
 var (
 	stmtPlanClaim = define("plan.claim", `UPDATE plan_slice SET owner = ?, epoch = epoch + 1,
 		lease_until = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND
-		WHERE plan = 'promote' AND (owner = ? OR lease_until < UTC_TIMESTAMP(3))`)
+		WHERE plan = ? AND (owner = ? OR lease_until < UTC_TIMESTAMP(3))`)
 	stmtPlanRead = define("plan.read", `SELECT slice_start, slice_end, cursor_at, cursor_id, epoch, owner, UTC_TIMESTAMP(3)
-		FROM plan_slice WHERE plan = 'promote'`)
+		FROM plan_slice WHERE plan = ?`)
+	stmtPlanAdd = define("plan.add", `INSERT IGNORE INTO plan_slice (plan, slice_start, slice_end, cursor_at, cursor_id, owner, lease_until, epoch)
+		VALUES (?,'1970-01-02','1970-01-02','1970-01-02',0,'','1970-01-02',0)`)
 	stmtPlanMove = define("plan.move", `UPDATE plan_slice SET slice_start = ?, slice_end = ?, cursor_at = ?, cursor_id = ?,
-		lease_until = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND WHERE plan = 'promote' AND owner = ? AND epoch = ?`)
-	stmtPlanRelease = define("plan.release", `UPDATE plan_slice SET lease_until = UTC_TIMESTAMP(3) WHERE plan = 'promote' AND owner = ? AND epoch = ?`)
+		lease_until = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND WHERE plan = ? AND owner = ? AND epoch = ?`)
+	stmtPlanRelease = define("plan.release", `UPDATE plan_slice SET lease_until = UTC_TIMESTAMP(3) WHERE plan = ? AND owner = ? AND epoch = ?`)
 	stmtPlanNext    = define("plan.next", `SELECT (SELECT due_at FROM coupon FORCE INDEX (coupon_due) WHERE status = 1 AND due_at >= ? ORDER BY due_at LIMIT 1), UTC_TIMESTAMP(3)`)
 	stmtPlanPage    = define("plan.page", `SELECT id, version, template_id, revision, expires_at, due_at, UTC_TIMESTAMP(3) FROM coupon FORCE INDEX (coupon_due)
 		WHERE status = 1 AND due_at < ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) ORDER BY due_at, id LIMIT ?`)
@@ -36,33 +39,62 @@ func (s *Store) SetHorizon(ctx context.Context, horizon, guard time.Duration) er
 	})
 }
 
-// ClaimPlan takes or keeps the promotion for owner; held is false when another pod has it.
-func (s *Store) ClaimPlan(ctx context.Context, owner string, lease time.Duration) (p coupon.PlanPlace, held bool, err error) {
+// ClaimPlan takes or keeps a plan for owner; held is false when another pod has it, and when there is no such plan.
+func (s *Store) ClaimPlan(ctx context.Context, plan, owner string, lease time.Duration) (p coupon.PlanPlace, held bool, err error) {
 	err = s.tx(ctx, "claim plan", func(ctx context.Context, tx *txn) error {
-		n, err := s.exec(ctx, tx, stmtPlanClaim, owner, lease.Microseconds(), owner)
+		n, err := s.exec(ctx, tx, stmtPlanClaim, owner, lease.Microseconds(), plan, owner)
 		if err != nil {
 			return err
 		}
 		held = n == 1
-		if !held {
-			return s.queryRow(ctx, tx, stmtNow, []any{&p.Now})
-		}
 		var who string
-		if err := s.queryRow(ctx, tx, stmtPlanRead, []any{&p.Start, &p.End, &p.Cursor.At, &p.Cursor.ID, &p.Epoch, &who, &p.Now}); err != nil {
+		switch err := s.queryRow(ctx, tx, stmtPlanRead, []any{&p.Start, &p.End, &p.Cursor.At, &p.Cursor.ID, &p.Epoch, &who, &p.Now}, plan); {
+		case errors.Is(err, coupon.ErrNotFound): // the first who comes by makes it, and whoever comes next has it
+			if _, err := s.exec(ctx, tx, stmtPlanAdd, plan); err != nil {
+				return err
+			}
+			return s.queryRow(ctx, tx, stmtNow, []any{&p.Now})
+		case err != nil || !held:
 			return err
 		}
 		set, err := s.planSettings(ctx, tx)
-		p.Horizon, p.HorizonSince, p.Frontier = set.horizon, set.since, set.frontier
-		return err
+		if err != nil {
+			return err
+		}
+		held = set.place(plan, &p)
+		return nil
 	})
 	return p, held, err
 }
 
+// place fills in what the settings say of a plan; false: there is no such plan.
+func (set *planSettings) place(plan string, p *coupon.PlanPlace) bool {
+	if plan == coupon.PlanPromote {
+		p.Horizon, p.HorizonSince, p.Frontier = set.horizon, set.since, set.frontier
+		return true
+	}
+	if set.reminders == nil {
+		return false
+	}
+	for _, o := range set.reminders.Offsets {
+		if o.Plan() != plan {
+			continue
+		}
+		p.Horizon, p.HorizonSince, p.Frontier = set.reminders.Ahead(o), set.remindAge, set.frontiers[plan]
+		p.Fresh = o.Reach() - o.Tolerance()
+		if p.Frontier.IsZero() { // a slice of an earlier life
+			p.Start, p.Cursor = p.End, coupon.Cursor{At: p.End}
+		}
+		return true
+	}
+	return false
+}
+
 // MovePlan stores slice, cursor and frontier, if owner still holds the plan at its epoch; false means that another
 // pod has taken over and this one must stop. A zero frontier removes it.
-func (s *Store) MovePlan(ctx context.Context, owner string, p coupon.PlanPlace, lease time.Duration) (held bool, err error) {
+func (s *Store) MovePlan(ctx context.Context, plan, owner string, p coupon.PlanPlace, lease time.Duration) (held bool, err error) {
 	err = s.tx(ctx, "move plan", func(ctx context.Context, tx *txn) error {
-		n, err := s.exec(ctx, tx, stmtPlanMove, p.Start, p.End, p.Cursor.At, p.Cursor.ID, lease.Microseconds(), owner, p.Epoch)
+		n, err := s.exec(ctx, tx, stmtPlanMove, p.Start, p.End, p.Cursor.At, p.Cursor.ID, lease.Microseconds(), plan, owner, p.Epoch)
 		if err != nil {
 			return err
 		}
@@ -70,17 +102,17 @@ func (s *Store) MovePlan(ctx context.Context, owner string, p coupon.PlanPlace, 
 			return nil
 		}
 		if p.Frontier.IsZero() {
-			_, err = s.exec(ctx, tx, stmtSettingDrop, settingFrontier)
+			_, err = s.exec(ctx, tx, stmtSettingDrop, frontierOf(plan))
 			return err
 		}
-		return s.putSetting(ctx, tx, settingFrontier, p.Frontier.UnixMilli())
+		return s.putSetting(ctx, tx, frontierOf(plan), p.Frontier.UnixMilli())
 	})
 	return held, err
 }
 
 // ReleasePlan lets another pod take the plan at once.
-func (s *Store) ReleasePlan(ctx context.Context, owner string, epoch uint64) error {
-	_, err := s.exec(ctx, s.sql, stmtPlanRelease, owner, epoch)
+func (s *Store) ReleasePlan(ctx context.Context, plan, owner string, epoch uint64) error {
+	_, err := s.exec(ctx, s.sql, stmtPlanRelease, plan, owner, epoch)
 	return err
 }
 

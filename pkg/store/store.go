@@ -88,6 +88,8 @@ type Codec interface {
 	// Refused gives routing key, id and body of the answer to a refused grant.
 	Refused(g coupon.Grant, r coupon.Granted, at time.Time) (key, id string, body []byte, err error)
 	RedeemRefused(r coupon.RedeemRefused) (key, id string, body []byte, err error)
+	// Expiring gives routing key, id and body of a reminder's event.
+	Expiring(e coupon.Expiring) (key, id string, body []byte)
 	AtRisk(a coupon.AtRisk) (key, id string, body []byte)
 	// Trigger gives the body of a trigger.
 	Trigger(t coupon.Trigger) []byte
@@ -103,6 +105,7 @@ type Store struct {
 	limit   time.Duration
 	wake    wake
 	terms   termsCache
+	remind  remindCache
 	peaks   peaks
 	turns   turns
 	clock   func() func(db time.Time) error

@@ -19,7 +19,7 @@ var (
 	stmtStockRevise = define("template.stock_revise", `UPDATE template_stock SET revision = ?, quota = ?, per_user = ? WHERE template_id = ? AND revision = ?`)
 	stmtTemplateAdd = define("template.insert", `INSERT INTO coupon_template
 		(id, revision, name, rule, value, currency, prec_class, late_pay_policy, late_pay_window, quota_back, offer, basis_points, cap, min_spend, scopes,
-		created_at, actor, reason) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,UTC_TIMESTAMP(3),?,?)`)
+		reminders, created_at, actor, reason) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,UTC_TIMESTAMP(3),?,?)`)
 	stmtTemplates = define("template.list", `SELECT t.id, t.revision, t.name, t.rule, `+termsColumns+`, t.created_at, t.actor, t.reason,
 		s.quota, s.per_user, s.taken, s.stopped FROM template_stock s JOIN coupon_template t ON t.id = s.template_id AND t.revision = s.revision
 		WHERE s.template_id >= ? ORDER BY s.template_id LIMIT ?`)
@@ -28,19 +28,20 @@ var (
 
 // termsColumns are what scanTerms reads, of a coupon_template t.
 const termsColumns = `t.value, t.currency, t.prec_class, t.late_pay_policy, t.late_pay_window, t.quota_back,
-	t.offer, t.basis_points, t.cap, t.min_spend, t.scopes`
+	t.offer, t.basis_points, t.cap, t.min_spend, t.scopes, t.reminders`
 
 // scanTerms reads termsColumns: its dest are where they go, and terms gives them afterwards.
 type scanTerms struct {
 	coupon.Terms
-	precision, late, back, offer, scopes string
-	window                               int64
+	precision, late, back, offer, scopes, reminders string
+	window                                          int64
 }
 
 func (t *scanTerms) dest() []any {
 	o := &t.Offer
 	return []any{
 		&t.Value, &t.Currency, &t.precision, &t.late, &t.window, &t.back, &t.offer, &o.BasisPoints, &o.Cap, &o.MinSpend, &t.scopes,
+		&t.reminders,
 	}
 }
 
@@ -49,6 +50,7 @@ func (t *scanTerms) terms(id uint64, revision uint32) (coupon.Terms, error) {
 	terms.TemplateID, terms.Revision, terms.Precision = id, revision, coupon.Precision(t.precision)
 	terms.LatePay, terms.LateWindow = coupon.LatePay(t.late), time.Duration(t.window)*time.Second
 	terms.QuotaBack, terms.Offer.Kind = coupon.QuotaBack(t.back), coupon.OfferKind(t.offer)
+	terms.Reminders = coupon.Picks(t.reminders)
 	if t.scopes != noScopes {
 		if err := json.Unmarshal([]byte(t.scopes), &terms.Offer.Scopes); err != nil {
 			return terms, fmt.Errorf("scopes of template %d revision %d: %w: %w", id, revision, coupon.ErrIntegrity, err)
@@ -71,6 +73,7 @@ func termsArgs(t coupon.Terms) ([]any, error) {
 	return []any{
 		t.Value, t.Currency, string(t.Precision), string(t.LatePay), int64(t.LateWindow / time.Second), string(t.QuotaBack),
 		string(t.Offer.Kind), t.Offer.BasisPoints, t.Offer.Cap, t.Offer.MinSpend, string(scopes),
+		string(t.Reminders),
 	}, nil
 }
 

@@ -17,8 +17,9 @@ const txTries = 6
 // txn is a transaction, with what its commit will tell others.
 type txn struct {
 	*sql.Tx
-	moves map[move]int // transitions that it recorded
-	wrote bool         // rows of the outbox
+	moves  map[move]int   // transitions that it recorded
+	remind map[string]int // reminders that it told of, by offset; nil: none
+	wrote  bool           // rows of the outbox
 }
 
 // tx runs fn in a transaction named for errors and metrics. It retries deadlocks and lock waits a few times, so fn
@@ -73,6 +74,7 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *txn) 
 		return fmt.Errorf("commit: %w", err)
 	}
 	s.metrics.moved(tx.moves)
+	s.metrics.reminded(tx.remind)
 	if tx.wrote {
 		s.wake.signal()
 	}

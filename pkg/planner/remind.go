@@ -1,0 +1,109 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// Remind publishes the reminders of every slice that is due, at each of the stored offsets in turn; idle says that the
+// installation has none.
+func (p *Planner) Remind(ctx context.Context) (idle bool, err error) {
+	if err := p.announce(ctx); err != nil {
+		return false, err
+	}
+	r, err := p.stored(ctx)
+	if err != nil {
+		return false, err
+	}
+	p.metrics.plans(r)
+	var errs []error
+	for _, o := range r.Offsets {
+		rem := &reminding{p: p, offset: o, zone: r.Zone}
+		_, err := p.round(ctx, walk{plan: o.Plan(), page: rem.page})
+		if err != nil && !errors.Is(err, errLost) {
+			errs = append(errs, fmt.Errorf("reminders at %s: %w", o.Name, err))
+		}
+		if err := rem.report(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return len(r.Offsets) == 0, errors.Join(errs...)
+}
+
+// stored reads what all pods go by, which may be another's configuration.
+func (p *Planner) stored(ctx context.Context) (coupon.Reminders, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.deps.Limit)
+	defer cancel()
+	r, err := p.deps.Rows.Reminders(ctx)
+	if err != nil {
+		return r, fmt.Errorf("read when to remind: %w", err)
+	}
+	return r, nil
+}
+
+// reminding is a round at one offset.
+type reminding struct {
+	p      *Planner
+	offset coupon.Offset
+	zone   *time.Location
+
+	skipped  int
+	from, to time.Time // of the skipped ones' instants
+}
+
+// page publishes a page of reminders.
+func (r *reminding) page(ctx context.Context, place *coupon.PlanPlace) (next coupon.Cursor, rows int, err error) {
+	d := &r.p.deps
+	page, err := d.Rows.RemindPage(ctx, r.offset, r.zone, place.End, place.Cursor, r.p.config.Page)
+	if err != nil {
+		return next, 0, fmt.Errorf("read slice: %w", err)
+	}
+	if len(page.Expiring) > 0 {
+		ms := make([]broker.Message, len(page.Expiring))
+		for i := range page.Expiring {
+			key, id, body := d.Encoder.Expiring(page.Expiring[i])
+			ms[i] = broker.Event(d.Exchange, key, id, page.Expiring[i].Trace, body)
+		}
+		if err := errors.Join(d.Events.Publish(ctx, ms)...); err != nil {
+			return next, 0, fmt.Errorf("publish %d reminders: %w", len(ms), firstOf(err))
+		}
+		r.p.metrics.told.WithLabelValues(r.offset.Name).Add(float64(len(ms)))
+	}
+	for i := range page.Skipped {
+		r.skip(page.Skipped[i].NotifyAt)
+	}
+	return page.Next, page.Rows, nil
+}
+
+func (r *reminding) skip(at time.Time) {
+	r.skipped++
+	if r.from.IsZero() || at.Before(r.from) {
+		r.from = at
+	}
+	if at.After(r.to) {
+		r.to = at
+	}
+}
+
+// report says once in a round how many reminders came too late to be told of, and keeps it where operators look.
+func (r *reminding) report(ctx context.Context) error {
+	if r.skipped == 0 {
+		return nil
+	}
+	r.p.metrics.skipped.WithLabelValues(r.offset.Name).Add(float64(r.skipped))
+	r.p.deps.Log.Warn("reminders skipped: the planner came to them too long after their instants",
+		zap.String("offset", r.offset.Name), zap.Int("skipped", r.skipped), zap.Time("from", r.from), zap.Time("to", r.to))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.p.deps.Limit)
+	defer cancel()
+	if err := r.p.deps.Rows.SkippedReminders(ctx, r.offset.Name, r.skipped, r.from, r.to); err != nil {
+		return fmt.Errorf("record %d skipped reminders: %w", r.skipped, err)
+	}
+	return nil
+}

@@ -26,7 +26,11 @@ type Rows interface {
 	ArchiveLag(ctx context.Context, after time.Duration) (time.Duration, error)
 	PruneNotices(ctx context.Context, before time.Time, after uint64, limit int) (pruned int, next uint64, err error)
 	PruneInbox(ctx context.Context, before time.Time, limit int) (pruned int, more bool, err error)
+	PruneNoticeCounts(ctx context.Context, before time.Time, limit int) (pruned int, more bool, err error)
 }
+
+// countsAfter is for how long it is known how many notices a user got on a day: caps look back over a week of local days.
+const countsAfter = 9 * 24 * time.Hour
 
 // pageRows is how many rows one look goes over. It is more than a batch, since among used coupons few may be old.
 const pageRows = 3000
@@ -250,6 +254,16 @@ func (a *Archiver) prune(ctx context.Context, now time.Time, r *Report) error {
 			return fmt.Errorf("remove old inbox rows: %w", err)
 		}
 		r.Inbox, more = r.Inbox+pruned, again
+	}
+	for more := true; more; {
+		pruned, again, err := a.rows.PruneNoticeCounts(ctx, now.Add(-countsAfter), a.config.Batch)
+		if err == nil {
+			err = a.pay(ctx, pruned)
+		}
+		if err != nil {
+			return fmt.Errorf("remove old counts of notices: %w", err)
+		}
+		more = again
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ type Config struct {
 	InboxAfter time.Duration `koanf:"inbox_after"`
 	// Batch is how many coupons one transaction moves at most; default 300. With max_rate it is a twentieth of a second's at most.
 	Batch   int `koanf:"batch"`
-	MaxRate int `koanf:"max_rate"` // coupons a second of this pod, 0: unbounded; default 2000
+	MaxRate int `koanf:"max_rate"` // coupons a second of this pod, 0: unbounded; default 1000
 	// MaxOutbox is how many rows may wait for the broker while the archive works; above that it rests. Default 5000.
 	MaxOutbox int           `koanf:"max_outbox"`
 	Interval  time.Duration `koanf:"interval"` // how often it looks whether the hours are quiet, and gauges its lag; default 1m
@@ -35,7 +35,7 @@ func DefaultConfig() Config {
 	const day = 24 * time.Hour
 	return Config{
 		Window: "02:00-05:00 UTC", After: 30 * day, NoticesAfter: 90 * day, InboxAfter: 180 * day,
-		Batch: 300, MaxRate: 2000, MaxOutbox: 5000, Interval: time.Minute,
+		Batch: 300, MaxRate: 1000, MaxOutbox: 5000, Interval: time.Minute,
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 // The protocol of windows. Whoever adds an item and whoever closes a window first locks the window's row by its
 // primary key, and believes open_mark only then; so an item is in its window before the window is counted, or it
 // opens the next one. An event's id is looked for after its user's window is locked: the same event belongs to the
-// same user, so two pods that got it one after the other cannot both find it missing. Where they take it for different
-// windows (the user moved to another zone in between) the key of event ids lets one of them in, and the other one finds it
-// when it tries again. Users are worked in order.
+// same user, so two pods that got it one after the other cannot both find it missing. Where the window was not there yet, or they
+// take it for different windows (the user moved to another zone in between), the key of event ids lets one of them in, and the
+// other one finds it when it tries again. Users are worked in order.
 //
 // A slot of reminders is one day's (or one span's) notice. Once a window of it has closed with members to tell of, the
 // next one is late: it is opened as such, or turned into such by who opened it and then finds the other one closed.
@@ -28,9 +28,11 @@ var (
 	stmtItemInsert = define("notice.item_insert", `INSERT INTO notice_item
 		(window_id, event_id, coupon_id, template_id, version, expires_at, value, currency, dropped, added_at)
 		VALUES (?,?,?,?,?,?,?,?,?,UTC_TIMESTAMP(3))`)
+	stmtWindowGrow = define("notice.window_grow", `UPDATE notice_window SET items = items + ?, last_item_at = UTC_TIMESTAMP(3)
+		WHERE id IN (?) AND open_mark = 1`)
 	// Rows that are there and locked: what is inserted always meets its key. One statement serves windows that grow by different
 	// numbers and whose instants move differently.
-	stmtWindowGrow = define("notice.window_grow", `INSERT INTO notice_window
+	stmtWindowMove = define("notice.window_move", `INSERT INTO notice_window
 		(id, user_id, kind, slot, remind_at, open_mark, late, items, opened_at, last_item_at, due_at, notify_at, ends_at, closed_by)
 		VALUES (?,?,?,?,?,1,?,?,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),?,?,?,'') ON DUPLICATE KEY UPDATE
 		items = items + VALUES(items), last_item_at = VALUES(last_item_at),
@@ -98,10 +100,11 @@ func (k windowKey) compare(l windowKey) int {
 
 // window is an open window whose row this transaction has locked.
 type window struct {
-	id     uint64
-	items  int
-	late   bool
-	offset string
+	id                uint64
+	items             int
+	late              bool
+	offset            string
+	due, notify, ends time.Time // zero: none
 }
 
 // collection is one transaction that collects.
@@ -122,25 +125,11 @@ func (c *collection) run(ctx context.Context, items []coupon.NoticeItem) (int, e
 		return 0, err
 	}
 	added := len(items)
-	opened, err := c.openWindows(ctx, items)
-	if err != nil {
-		return 0, err
-	}
-	if opened {
-		// What was looked for before its window was locked is looked for again.
-		again, err := c.unknown(ctx, items)
-		if err != nil {
-			return 0, err
-		}
-		if len(again) != len(items) {
-			return 0, fmt.Errorf("an event came in twice at once: %w", coupon.ErrContention)
-		}
-	}
 	for len(items) > 0 {
-		if items, err = c.fill(ctx, items); err != nil {
+		if err := c.openWindows(ctx, items); err != nil {
 			return 0, err
 		}
-		if _, err = c.openWindows(ctx, items); err != nil {
+		if items, err = c.fill(ctx, items); err != nil {
 			return 0, err
 		}
 	}
@@ -229,11 +218,7 @@ func (c *collection) fill(ctx context.Context, items []coupon.NoticeItem) (rest 
 	if err := c.s.insertAll(ctx, c.tx, stmtItemInsert, rows, 9); err != nil {
 		return nil, err
 	}
-	args := make([]any, 0, len(grown)*growColumns)
-	for _, g := range grown {
-		args = append(args, growArgs(g)...)
-	}
-	if err := c.grow(ctx, args); err != nil {
+	if err := c.grow(ctx, grown); err != nil {
 		return nil, err
 	}
 	return rest, c.s.updateExactly(ctx, c.tx, stmtWindowSeal, nil, sealed)
@@ -252,11 +237,18 @@ func (c *collection) quiet(kind coupon.NoticeKind) time.Duration {
 	return c.rules.Quiet
 }
 
-const growColumns = 10
+// moves reports whether the window's instants become earlier.
+func (g *growth) moves() bool {
+	w := g.window
+	earlier := func(at, was time.Time) bool { return !at.IsZero() && (was.IsZero() || at.Before(was)) }
+	return g.key.kind != coupon.NoticeExpired && (!w.late && earlier(g.closeAt, w.due) || earlier(g.notify, w.notify) || earlier(g.ends, w.ends))
+}
 
-func growArgs(g *growth) []any {
+const moveColumns = 10
+
+func (g *growth) moveArgs() []any {
 	w, due := g.window, coupon.Never
-	if g.key.kind != coupon.NoticeExpired && !w.late && !g.closeAt.IsZero() {
+	if !w.late && !g.closeAt.IsZero() {
 		due = g.closeAt
 	}
 	return []any{
@@ -265,16 +257,31 @@ func growArgs(g *growth) []any {
 	}
 }
 
-// grow adds to the counts, and moves the instants of reminders to the least.
-func (c *collection) grow(ctx context.Context, args []any) error {
-	for part := range slices.Chunk(args, insertRows*growColumns) {
-		rows := len(part) / growColumns
-		n, err := c.s.exec(ctx, c.tx, stmtWindowGrow.rows(rows), append(slices.Clone(part), c.rules.Quiet.Microseconds())...)
+// grow adds to the counts, and moves the instants of reminders to the least. Windows that stay where they are and grow by the
+// same number share a statement.
+func (c *collection) grow(ctx context.Context, grown []*growth) error {
+	by := make(map[int][]any)
+	var moved []any
+	for _, g := range grown {
+		if g.moves() {
+			moved = append(moved, g.moveArgs()...)
+		} else {
+			by[g.items] = append(by[g.items], g.window.id)
+		}
+	}
+	for n, ids := range by {
+		if err := c.s.updateExactly(ctx, c.tx, stmtWindowGrow, []any{n}, ids); err != nil {
+			return err
+		}
+	}
+	for part := range slices.Chunk(moved, insertRows*moveColumns) {
+		rows := len(part) / moveColumns
+		n, err := c.s.exec(ctx, c.tx, stmtWindowMove.rows(rows), append(slices.Clone(part), c.rules.Quiet.Microseconds())...)
 		if err != nil {
 			return err
 		}
 		if n != 2*int64(rows) { // two for each that was there and changed
-			return fmt.Errorf("%s: %d rows instead of %d: %w", stmtWindowGrow.Name, n, 2*rows, coupon.ErrContention)
+			return fmt.Errorf("%s: %d rows instead of %d: %w", stmtWindowMove.Name, n, 2*rows, coupon.ErrContention)
 		}
 	}
 	return nil

@@ -119,13 +119,13 @@ func TestNoticeTellsEachUserOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, again, "what is sent is not sent again")
 
-	box, err := s.Inbox(t.Context(), "n3", 0, 10)
+	box, _, err := s.Inbox(t.Context(), "n3", 0, 10)
 	require.NoError(t, err)
 	require.Len(t, box, 1)
 	require.Equal(t, 10, box[0].Items)
 	require.Equal(t, coupon.NoticeText{Title: "题", Text: "10张"}, box[0].Texts["zh-CN"])
 	require.True(t, box[0].ReadAt.IsZero())
-	older, err := s.Inbox(t.Context(), "n3", box[0].ID, 10)
+	older, _, err := s.Inbox(t.Context(), "n3", box[0].ID, 10)
 	require.NoError(t, err)
 	require.Empty(t, older)
 }
@@ -342,14 +342,49 @@ func TestNoticeReadsOneIndex(t *testing.T) {
 	}
 }
 
+// BenchmarkCollectNotices: batches as the collector brings them, of 5 000 users who have windows already. "spread" ends at
+// different instants and comes in no order, so that windows move all the time; "fresh" opens a window for each item.
 func BenchmarkCollectNotices(b *testing.B) {
-	d := testenv.NewDatabase(b)
-	s := d.Store(b)
-	rules := coupon.WindowRules{Quiet: time.Hour, MaxAge: time.Hour, MaxItems: 500}
-	first := 1
-	for b.Loop() {
-		collect(b, s, rules, told(first, 500, 5000))
-		first += 500
+	const batch, users = 900, 5000
+	ends := time.Now().Add(40 * time.Hour).Truncate(time.Second).UTC()
+	of := func(first, users int, end func(i int) time.Time) []coupon.NoticeItem {
+		items := make([]coupon.NoticeItem, batch)
+		for i := range items {
+			at := end(first + i)
+			items[i] = reminder(fmt.Sprintf("n%d", (first+i)%users), first+i, at, at.Add(-30*time.Hour))
+		}
+		return items
 	}
-	b.ReportMetric(float64(first-1)/b.Elapsed().Seconds(), "items/s")
+	for _, x := range []struct {
+		name  string
+		items func(first int) []coupon.NoticeItem
+	}{
+		{"expired", func(first int) []coupon.NoticeItem { return told(first, batch, users) }},
+		{"reminders", func(first int) []coupon.NoticeItem {
+			return of(first, users, func(int) time.Time { return ends })
+		}},
+		{"spread", func(first int) []coupon.NoticeItem {
+			return of(first, users, func(i int) time.Time { return ends.Add(time.Duration(i*7919%80000) * time.Second) })
+		}},
+		{"fresh", func(first int) []coupon.NoticeItem {
+			return of(first, 1<<40, func(int) time.Time { return ends })
+		}},
+	} {
+		b.Run(x.name, func(b *testing.B) {
+			d := testenv.NewDatabase(b)
+			s := d.Store(b)
+			rules := coupon.WindowRules{Quiet: time.Hour, MaxAge: time.Hour, MaxItems: 500}
+			first := 1
+			for range 6 {
+				collect(b, s, rules, x.items(first))
+				first += batch
+			}
+			began := first
+			for b.Loop() {
+				collect(b, s, rules, x.items(first))
+				first += batch
+			}
+			b.ReportMetric(float64(first-began)/b.Elapsed().Seconds(), "items/s")
+		})
+	}
 }

@@ -1,0 +1,136 @@
+package store_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/store"
+	"github.com/lapsehq/lapse/pkg/testenv"
+)
+
+func entries(ns []coupon.Notice, until time.Time) []coupon.InboxEntry {
+	es := make([]coupon.InboxEntry, len(ns))
+	for i, n := range ns {
+		es[i] = coupon.InboxEntry{Notice: n, Texts: map[string]coupon.NoticeText{"en": {Title: "t", Text: "x"}}, ValidUntil: until}
+	}
+	return es
+}
+
+func TestInboxIsReadOnce(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	ns := many(t, d, s, 5, coupon.ChannelInbox)
+	written, err := s.DeliverInbox(t.Context(), entries(ns, time.Time{}))
+	require.NoError(t, err)
+	require.Equal(t, 5, written)
+	unread := func() int {
+		n, err := s.InboxUnread(t.Context(), "n0")
+		require.NoError(t, err)
+		return n
+	}
+	require.Equal(t, 5, unread())
+	box, _, err := s.Inbox(t.Context(), "n0", 0, 10)
+	require.NoError(t, err)
+	require.Len(t, box, 5)
+	require.Equal(t, ns[4].ID(), box[0].NoticeID)
+	require.True(t, coupon.IsNever(box[0].ValidUntil))
+	read := func(ids []uint64, upTo uint64) int {
+		n, err := s.InboxRead(t.Context(), "n0", ids, upTo)
+		require.NoError(t, err)
+		return n
+	}
+	require.Equal(t, 1, read([]uint64{box[1].ID}, 0))
+	require.Zero(t, read([]uint64{box[1].ID, 1 << 50}, 0))
+	require.Zero(t, read([]uint64{}, box[0].ID), "none of them")
+	require.Zero(t, read(nil, 0))
+	require.Equal(t, 3, read(nil, box[1].ID))
+	require.Equal(t, 1, unread())
+	n, err := s.InboxRead(t.Context(), "other", []uint64{box[0].ID}, 0)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Equal(t, 1, read(nil, 1<<64-1))
+	require.Zero(t, unread())
+}
+
+func TestPopupsAreHandedOutOnce(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	stores := []*store.Store{d.Store(t), d.Store(t)}
+	s := stores[0]
+	const n = 40
+	ns := many(t, d, s, n, coupon.ChannelPopup)
+	es := entries(ns, dbNow(t, d).Add(time.Hour))
+	es[0].ValidUntil = dbNow(t, d)
+	written, err := s.DeliverInbox(t.Context(), es)
+	require.NoError(t, err)
+	require.Equal(t, n, written)
+	written, err = s.DeliverInbox(t.Context(), es)
+	require.NoError(t, err)
+	require.Zero(t, written)
+	box, _, err := s.Inbox(t.Context(), "n0", 0, 10)
+	require.NoError(t, err)
+	require.Empty(t, box, "popups are not in the list")
+	unread, err := s.InboxUnread(t.Context(), "n0")
+	require.NoError(t, err)
+	require.Zero(t, unread)
+
+	var mu sync.Mutex
+	got := map[string]int{}
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() {
+			for range 4 {
+				items, err := stores[i%2].TakePopups(t.Context(), "n0", 3)
+				if errs[i] = err; err != nil {
+					return
+				}
+				mu.Lock()
+				for _, it := range items {
+					got[it.NoticeID]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	for {
+		items, err := s.TakePopups(t.Context(), "n0", 100)
+		require.NoError(t, err)
+		if len(items) == 0 {
+			break
+		}
+		for _, it := range items {
+			require.True(t, it.Popup)
+			got[it.NoticeID]++
+		}
+	}
+	require.Len(t, got, n-1, "the one whose coupons have ended is not handed out")
+	for id, times := range got {
+		require.Equal(t, 1, times, id)
+	}
+}
+
+// One window may be told by the inbox and by a popup.
+func TestInboxAndPopupOfOneWindow(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	ns := sending(t, d, s, 2, toldBy(coupon.ChannelInbox, coupon.ChannelPopup))
+	require.Len(t, ns, 4)
+	written, err := s.DeliverInbox(t.Context(), entries(ns, dbNow(t, d).Add(time.Hour)))
+	require.NoError(t, err)
+	require.Equal(t, 4, written)
+	popups, err := s.TakePopups(t.Context(), "n1", 5)
+	require.NoError(t, err)
+	require.Len(t, popups, 1)
+	require.Equal(t, map[string]int{"inbox sent": 2, "popup sent": 2}, states(t, d))
+}

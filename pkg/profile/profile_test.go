@@ -124,7 +124,7 @@ func TestTheBadArePartedFromTheGood(t *testing.T) {
 	for _, i := range []int{1, 2} {
 		shown := fmt.Sprintf("%+v", out[i])
 		require.NotContains(t, shown, "s3cret")
-		require.NotContains(t, shown, fmt.Sprint([]byte("s3cret"))[1:20])
+		require.NotContains(t, shown, "115 51 99 114 101 116", "as bytes")
 		require.Contains(t, shown, "park")
 	}
 	require.Contains(t, fmt.Sprintf("%+v", out[1]), "addresses.email: must be an address")

@@ -14,9 +14,11 @@ import (
 )
 
 type noticeCommand struct {
-	List   noticeList   `cmd:"" help:"List notices, the newest first; with --parked what failed or may have."`
-	Show   noticeShow   `cmd:"" help:"Show a notice's window: what it holds, what was dropped, and what became of it on each channel."`
-	Resend noticeResend `cmd:"" help:"Have notices sent again that failed, were suppressed or are unknown."`
+	List    noticeList    `cmd:"" help:"List notices, the newest first; with --parked what failed or may have."`
+	Show    noticeShow    `cmd:"" help:"Show a notice's window: what it holds, what was dropped, and what became of it on each channel."`
+	Resend  noticeResend  `cmd:"" help:"Have notices sent again that failed, were suppressed or are unknown."`
+	Policy  noticePolicy  `cmd:"" help:"Say what a user would be told when, by which channel, and why not: a dry run."`
+	Preview noticePreview `cmd:"" help:"Show a notice as a user would read it."`
 }
 
 type noticeList struct {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -68,4 +69,51 @@ func (p *Policy) Explain(now time.Time, c *coupon.Closed) []Explanation {
 		out[i] = e
 	}
 	return out
+}
+
+// Why says it in a sentence, with the user's clock.
+func (e Explanation) Why() string {
+	clock := func(at time.Time) string { return at.In(e.Zone).Format("2006-01-02 15:04:05 -07:00") }
+	switch {
+	case e.Plan == PlanOff:
+		return "not among the channels of this installation"
+	case e.Plan == PlanSuppress:
+		return e.whyNot(clock)
+	case e.Moved() < 0:
+		return fmt.Sprintf("earlier than %s, which is within the quiet hours %s of %s", clock(e.Wanted), e.Quiet, e.Zone)
+	case e.Moved() > 0:
+		return fmt.Sprintf("not at %s: the quiet hours are %s of %s", clock(e.Wanted), e.Quiet, e.Zone)
+	case e.Plan == PlanFallback:
+		return "if the channel before it in the rule fails"
+	default:
+		return "at its hour, or at once if that has passed"
+	}
+}
+
+func (e Explanation) whyNot(clock func(time.Time) string) string {
+	switch e.Reason {
+	case coupon.ReasonOptOut:
+		return "the user does not want it"
+	case coupon.ReasonInactive:
+		return fmt.Sprintf("the user was seen last at %s, and %s ago or more gets no SMS", clock(e.SeenAt), days(e.Inactive))
+	case coupon.ReasonErased:
+		return "the user was erased"
+	case coupon.ReasonQuiet:
+		return fmt.Sprintf("the quiet hours %s of %s leave no hour before %s", e.Quiet, e.Zone, clock(e.NotAfter))
+	case coupon.ReasonLate:
+		return "it joins a day whose notice has gone out"
+	case coupon.ReasonTooLate, coupon.ReasonStale:
+		return "of no use from " + clock(e.NotAfter) + " on"
+	case coupon.ReasonOff:
+		return "not among the channels of this installation, and no other is left"
+	default:
+		return "no coupon is left to tell of"
+	}
+}
+
+func days(d time.Duration) string {
+	if d%wholeDay == 0 {
+		return fmt.Sprintf("%d days", d/wholeDay)
+	}
+	return d.String()
 }

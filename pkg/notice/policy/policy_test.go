@@ -236,6 +236,9 @@ func TestChannelsThatAreNotHere(t *testing.T) {
 	c.Rules = nil
 	require.Equal(t, "inbox off", told(newPolicy(t, c, coupon.ChannelEmail).Decide(now, closed)))
 
+	e := newPolicy(t, c, coupon.ChannelEmail).Explain(now, closed)[0]
+	require.Equal(t, "suppress: not among the channels of this installation, and no other is left", string(e.Plan)+": "+e.Why())
+
 	_, err := policy.New(c, nil)
 	require.ErrorContains(t, err, "needs a channel")
 }
@@ -304,6 +307,8 @@ func TestExplain(t *testing.T) {
 		got = append(got, string(e.Channel)+" "+string(e.Plan)+" "+e.Reason)
 	}
 	require.Equal(t, []string{"inbox send ", "sms suppress inactive", "push off off", "email send "}, got)
+	require.Equal(t, "the user was seen last at 2026-09-01 08:00:00 +08:00, and 30 days ago or more gets no SMS", es[1].Why())
+	require.Equal(t, "not among the channels of this installation", es[2].Why())
 	require.Equal(t, "21:00-08:00", es[1].Quiet.String())
 	require.True(t, es[1].SeenAt.Equal(c.Profile.ActiveAt))
 	require.Zero(t, es[0].Moved())
@@ -314,6 +319,27 @@ func TestExplain(t *testing.T) {
 	require.Equal(t, -1, es[1].Moved())
 	require.Equal(t, []coupon.Channel{"email"}, es[1].Next)
 	require.Equal(t, policy.PlanFallback, es[3].Plan)
+	require.Equal(t, "at its hour, or at once if that has passed", es[0].Why())
+	require.Equal(t, "earlier than 2026-11-01 21:30:00 +08:00, which is within the quiet hours 21:00-08:00 of Asia/Shanghai", es[1].Why())
+	require.Equal(t, "if the channel before it in the rule fails", es[3].Why())
+
+	why := func(now string, change func(*coupon.Closed)) string {
+		c := shanghai(t, "-1d", "2026-11-02T21:30:00+08:00")
+		change(c)
+		e := p.Explain(at(t, now), c)[1]
+		return string(e.Plan) + ": " + e.Why()
+	}
+	nothing := func(*coupon.Closed) {}
+	const early = "2026-10-20T00:00:00Z"
+	require.Equal(t, "send: not at 2026-11-01 22:00:00 +08:00: the quiet hours are 21:00-08:00 of Asia/Shanghai", why("2026-11-01T22:00:00+08:00", nothing))
+	require.Equal(t, "suppress: the quiet hours 21:00-08:00 of Asia/Shanghai leave no hour before 2026-11-02 21:30:00 +08:00", why("2026-11-02T21:10:00+08:00", nothing))
+	require.Equal(t, "suppress: of no use from 2026-11-02 21:30:00 +08:00 on", why("2026-11-02T21:30:00+08:00", nothing))
+	require.Equal(t, "suppress: it joins a day whose notice has gone out", why(early, func(c *coupon.Closed) { c.Late = true }))
+	require.Equal(t, "suppress: the user was erased", why(early, func(c *coupon.Closed) { c.Profile.ErasedAt = at(t, early) }))
+	require.Equal(t, "suppress: no coupon is left to tell of", why(early, func(c *coupon.Closed) { c.Reason = coupon.ReasonChanged; c.Items = 0 }))
+	require.Equal(t, "suppress: the user does not want it", why(early, func(c *coupon.Closed) {
+		c.Profile.OptOuts = []coupon.OptOut{{Channel: coupon.ChannelSMS, Kind: coupon.AllKinds, Out: true}}
+	}))
 
 	c.Offset = "-2d"
 	require.Equal(t, -1, p.Explain(at(t, "2026-10-20T00:00:00Z"), c)[0].Rule)

@@ -33,6 +33,7 @@ type Sweeper struct {
 	away   time.Time    // since when it cannot; zero: it can
 	slowly *rate.Limiter
 	size   int // rows of a transaction in this round
+	known  refused
 }
 
 // portions is into how many transactions the work of a second is cut outside of the quiet hours: a large one holds up
@@ -192,32 +193,43 @@ func (s *Sweeper) batch(ctx context.Context, locks bool, cutoff time.Time, at co
 	return done, batch.Next, nil
 }
 
-// past settles a batch that holds a row which cannot be changed, through the core's bisection, and goes on behind it.
+// past settles a batch that holds a row which cannot be changed, through the core's bisection, and goes on behind it. Rows that
+// could not be changed lately are left alone for a while.
 func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at coupon.Cursor) (done Swept, next coupon.Cursor, err error) {
 	keys, err := s.rows.SweepKeys(ctx, locks, cutoff, at, s.size)
 	if err != nil || len(keys) == 0 {
 		return done, at, err
 	}
-	ts := make([]coupon.Trigger, len(keys))
-	for i, k := range keys {
-		ts[i] = coupon.Trigger{Kind: coupon.KindExpire, CouponID: k.ID, At: k.At, Origin: coupon.OriginSweep}
+	now := time.Now()
+	ts := make([]coupon.Trigger, 0, len(keys))
+	for _, k := range keys {
+		if s.known.holds(k.ID, now) {
+			done.Failed++
+			continue
+		}
+		ts = append(ts, coupon.Trigger{Kind: coupon.KindExpire, CouponID: k.ID, At: k.At, Origin: coupon.OriginSweep})
 	}
 	results, err := s.core.Settle(ctx, ts)
 	if err != nil {
 		return done, at, err
 	}
-	for _, r := range results {
+	fresh := 0
+	for i, r := range results {
 		if r.Err != nil {
-			done.Failed++
+			fresh++
+			if errors.Is(r.Err, coupon.ErrIntegrity) {
+				s.known.add(ts[i].CouponID, now)
+			}
 		} else {
 			done.count(r.Settlement)
 		}
 	}
-	if done.Failed > 0 {
-		s.core.metrics.failed.Add(float64(done.Failed))
-		s.core.pulse.Count(pulse.CountSkipped, done.Failed)
-		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", done.Failed))
+	if fresh > 0 {
+		s.core.metrics.failed.Add(float64(fresh))
+		s.core.pulse.Count(pulse.CountSkipped, fresh)
+		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", fresh))
 	}
+	done.Failed += fresh
 	done.rows, done.More = len(keys), len(keys) == s.size
 	return done, keys[len(keys)-1], nil
 }

@@ -189,6 +189,33 @@ func TestSweepGoesPastRowsThatCannotBeChanged(t *testing.T) {
 	})
 }
 
+// It remembers them for a while, so that the next rounds do not look for each of them again; once they can be changed they are.
+func TestSweepRemembersRowsThatCannotBeChanged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sh := &shelf{table: table{now: start, bad: map[uint64]bool{}}}
+		fill(sh, 600, start.Add(-time.Hour))
+		for id := uint64(1); id <= 500; id++ {
+			sh.bad[id] = true
+		}
+		sw := sweeper(sh, expiry.SweepConfig{Grace: time.Minute, Interval: time.Second, Batch: 100, Budget: time.Minute})
+		first, err := sw.Once(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []int{100, 500}, []int{first.Expired, first.Failed})
+		require.Greater(t, sh.calls, 500)
+		sh.calls = 0
+		again, err := sw.Once(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []int{0, 500}, []int{again.Expired, again.Failed})
+		require.Less(t, sh.calls, 20, "two for each hundred")
+		sh.bad = nil
+		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time
+		last, err := sw.Once(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []int{500, 0}, []int{last.Expired, last.Failed})
+	})
+}
+
 func TestSweepStaysBehindTheLadder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -23,12 +23,13 @@ import (
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/ledger"
-	"github.com/lapsehq/lapse/pkg/notice"
 	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/planner"
+	"github.com/lapsehq/lapse/pkg/profile"
 	"github.com/lapsehq/lapse/pkg/reconcile"
 	"github.com/lapsehq/lapse/pkg/store"
+	"github.com/lapsehq/lapse/pkg/wakeup"
 )
 
 // settings has the keys of all workers, so that the file of any of them can be given.
@@ -41,7 +42,9 @@ type settings struct {
 	Order         order.Config         `koanf:"order"`
 	Ledger        ledger.Config        `koanf:"ledger"`
 	Expiry        expiry.Config        `koanf:"expiry"`
-	Notice        notice.Config        `koanf:"notice"`
+	Notice        config.Notice        `koanf:"notice"`
+	Profile       profile.Config       `koanf:"profile"`
+	Wakeup        wakeup.Config        `koanf:"wakeup"`
 	API           api.Config           `koanf:"api"`
 	Archive       archive.Config       `koanf:"archive"`
 	Reconcile     reconcile.Config     `koanf:"reconcile"`
@@ -51,7 +54,8 @@ func defaultSettings() settings {
 	return settings{
 		Common: config.DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Reminders: planner.DefaultRemindConfig(),
 		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
-		Expiry: expiry.DefaultConfig(), Notice: notice.DefaultConfig(), API: api.DefaultConfig(),
+		Expiry: expiry.DefaultConfig(), Notice: config.DefaultNotice(), API: api.DefaultConfig(),
+		Profile: profile.DefaultConfig(), Wakeup: wakeup.DefaultConfig(),
 		Archive: archive.DefaultConfig(), Reconcile: reconcile.DefaultConfig(),
 	}
 }

@@ -124,6 +124,7 @@ func splitList(text string) []any {
 	return items
 }
 
+// decodeMap adds to the defaults: members that are not named keep theirs, and so do the settings of a member that names only some.
 func decodeMap(dst reflect.Value, raw any, name string) error {
 	if text, ok := raw.(string); ok {
 		if err := yaml.Unmarshal([]byte(text), &raw); err != nil {
@@ -135,15 +136,21 @@ func decodeMap(dst reflect.Value, raw any, name string) error {
 		return errors.New("must be a map with names as keys")
 	}
 	out := reflect.MakeMapWithSize(dst.Type(), len(items))
+	for _, k := range dst.MapKeys() { // of the defaults
+		out.SetMapIndex(k, dst.MapIndex(k))
+	}
 	var errs []error
 	for _, k := range sortedKeys(items) {
-		item := reflect.New(dst.Type().Elem()).Elem()
+		label, item := reflect.ValueOf(k).Convert(dst.Type().Key()), reflect.New(dst.Type().Elem()).Elem()
+		if preset := out.MapIndex(label); preset.IsValid() {
+			item.Set(preset)
+		}
 		if err := decode(item, items[k], name); err != nil {
 			errs = append(errs, below("."+k, err))
 
 			continue
 		}
-		out.SetMapIndex(reflect.ValueOf(k).Convert(dst.Type().Key()), item)
+		out.SetMapIndex(label, item)
 	}
 	if len(errs) == 0 {
 		dst.Set(out)
@@ -152,7 +159,7 @@ func decodeMap(dst reflect.Value, raw any, name string) error {
 	return errors.Join(errs...)
 }
 
-// decodeStruct decodes a member of a list or map. It begins from zero values, so that members do not inherit from defaults.
+// decodeStruct decodes a member of a list or map. Those of a list begin from zero values: a list replaces its default whole.
 func decodeStruct(dst reflect.Value, raw any) error {
 	items, ok := raw.(map[string]any)
 	if !ok {

@@ -10,5 +10,6 @@
 //   - Load is a pure function of its Sources, those secret files excepted
 //
 // A field is a key if it has a koanf tag. Text forms: durations are "1h30m" and may begin with days ("30d", "1d12h"); a
-// horizon may be "unlimited"; lists from the environment are separated by commas, lists of structs are YAML.
+// horizon may be "unlimited"; lists from the environment are separated by commas; lists of structs and maps are YAML there, of which
+// JSON is a part. A list replaces its default whole, a map adds to it: members that it does not name keep theirs.
 package config

@@ -76,7 +76,7 @@ func Load[T any](defaults T, src Sources) (T, []string, error) {
 		if l.blamed(f.Path) {
 			continue // it could not be read: what stands there is not what was meant
 		}
-		f.Source = l.sources[f.Path]
+		f.Source = l.source(f.Path)
 		l.faults = append(l.faults, f)
 	}
 	if len(l.faults) > 0 {
@@ -95,6 +95,18 @@ type loader struct {
 
 func (l *loader) fault(path, source, format string, args ...any) {
 	l.faults = append(l.faults, Fault{Path: path, Reason: fmt.Sprintf(format, args...), Source: source})
+}
+
+// source is where the value came from that the path is, or is in: paths of faults go into lists and maps.
+func (l *loader) source(path string) string {
+	for path != "" {
+		if source, ok := l.sources[path]; ok {
+			return source
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+
+	return ""
 }
 
 func (l *loader) blamed(path string) bool {

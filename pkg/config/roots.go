@@ -13,10 +13,10 @@ import (
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/ledger"
-	"github.com/lapsehq/lapse/pkg/notice"
 	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/planner"
+	"github.com/lapsehq/lapse/pkg/profile"
 	"github.com/lapsehq/lapse/pkg/reconcile"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/telemetry"
@@ -173,13 +173,14 @@ func DefaultExpirer() Expirer {
 
 // Notifier is the configuration of cmd/notifier.
 type Notifier struct {
-	Common `koanf:",squash"`
-	Notice notice.Config `koanf:"notice"`
+	Common  `koanf:",squash"`
+	Notice  Notice         `koanf:"notice"`
+	Profile profile.Config `koanf:"profile"`
 }
 
 // DefaultNotifier returns the defaults.
 func DefaultNotifier() Notifier {
-	c := Notifier{Common: DefaultCommon(), Notice: notice.DefaultConfig()}
+	c := Notifier{Common: DefaultCommon(), Notice: DefaultNotice(), Profile: profile.DefaultConfig()}
 	c.Admin.Address = ":9103"
 
 	return c

@@ -40,7 +40,8 @@ func validateBelow(v reflect.Value, path string) []Fault {
 	return faults
 }
 
-var namedField = regexp.MustCompile(`^([a-z][a-z0-9_]*(?:\[\d+\])?(?:\.[a-z][a-z0-9_]*(?:\[\d+\])?)*): (?s:(.*))$`)
+// A name below the first may be that of a map's member, such as a locale.
+var namedField = regexp.MustCompile(`^([a-z][a-z0-9_]*(?:\[\d+\])?(?:\.[A-Za-z][A-Za-z0-9_-]*(?:\[\d+\])?)*): (?s:(.*))$`)
 
 // faultsOf takes errors.Join apart and puts the section's path before the field's name that each error begins with.
 func faultsOf(section string, err error) []Fault {

@@ -45,8 +45,8 @@ type CollectorDeps struct {
 // Collector handles the notice queue. Safe for concurrent use.
 type Collector struct {
 	CollectorDeps
-	rules   coupon.WindowRules
-	stale   time.Duration
+	rules coupon.WindowRules
+	stale time.Duration
 
 	readings []reading
 	metrics  *collectorMetrics

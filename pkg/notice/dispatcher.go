@@ -27,11 +27,12 @@ type dispatcher struct {
 	limit   Limit
 	gate    *gate
 	bell    chan struct{}
-	workers chan struct{} // one for each that is free
-	rests   chan rest     // to be settled
-	ring    func()        // the others have something to send
-	fault   *telemetry.Repeats
-	health  health
+	workers chan struct{}      // one for each that is free
+	rests   chan rest          // to be settled
+	ring    func()             // the others have something to send
+	fault   *telemetry.Repeats // of the loop
+	books   *telemetry.Repeats // of recording
+	health  health             // of the provider
 }
 
 // rest is what a worker leaves: results to record, and itself to be freed after that.
@@ -55,6 +56,7 @@ func newDispatcher(c Config, d SenderDeps, ch Channel, ring func()) *dispatcher 
 		}),
 		ring: ring, bell: make(chan struct{}, 1), workers: make(chan struct{}, l.Concurrency), rests: make(chan rest, l.Concurrency),
 		fault:  telemetry.NewRepeats(log, 0, d.Now),
+		books:  telemetry.NewRepeats(log, 0, d.Now),
 		health: health{said: telemetry.NewRepeats(log, 0, d.Now), now: d.Now},
 	}
 	x.Log = log

@@ -24,6 +24,8 @@ func readings() []reading {
 	}
 }
 
+var errUnknown = fmt.Errorf("%w: must be one of coupon.expired, coupon.expiring and coupon.at_risk", event.ErrUnknownType) //nolint:gochecknoglobals // an error value
+
 // read gives the item of a delivery, or says by its kind that it is none. The routing key tells what it should be; one that
 // came by another way is what it says itself.
 func (c *Collector) read(d *broker.Delivery) (coupon.NoticeItem, string, error) {
@@ -33,15 +35,13 @@ func (c *Collector) read(d *broker.Delivery) (coupon.NoticeItem, string, error) 
 			return c.readAs(&all[i], d.Body)
 		}
 	}
-	var last error
 	for i := range all {
 		item, kind, err := c.readAs(&all[i], d.Body)
 		if !errors.Is(err, event.ErrUnknownType) {
 			return item, kind, err
 		}
-		last = err
 	}
-	return coupon.NoticeItem{}, reasonOther, last
+	return coupon.NoticeItem{}, reasonOther, errUnknown
 }
 
 func (c *Collector) readAs(r *reading, body []byte) (coupon.NoticeItem, string, error) {

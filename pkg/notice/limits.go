@@ -22,7 +22,7 @@ type Limits struct {
 type Limit struct {
 	Rate        float64       `koanf:"rate"`        // notices a second; 0: no bound. Default email 20, sms and push 50, others 0
 	Concurrency int           `koanf:"concurrency"` // sends at a time; default email 4, sms and push 16, others 1
-	Deadline    time.Duration `koanf:"deadline"`    // of one send; default 10s
+	Deadline    time.Duration `koanf:"deadline"`    // of one send; default email 20s, others 10s
 	Backoff     time.Duration `koanf:"backoff"`     // after the first try of a notice; doubles with each, give or take a half; default 5s
 	BackoffMax  time.Duration `koanf:"backoff_max"` // default 10m
 	// Tries before the next channel of the chain is asked; without one, tries go on until the notice is of no use. Default 8.
@@ -44,7 +44,9 @@ func DefaultLimits() Limits {
 		l.Rate, l.Concurrency = rate, concurrency
 		return l
 	}
-	return Limits{Inbox: near, Popup: near, Log: near, Email: far(20, 4), SMS: far(50, 16), Push: far(50, 16)}
+	letters := far(20, 4)
+	letters.Deadline = 20 * time.Second // a letter that was cut off may have gone, and is sent again
+	return Limits{Inbox: near, Popup: near, Log: near, Email: letters, SMS: far(50, 16), Push: far(50, 16)}
 }
 
 // Of gives the channel's.

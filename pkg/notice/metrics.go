@@ -28,7 +28,9 @@ func results() []string {
 	return []string{resultSent, resultRetry, resultThrottled, resultDeferred, resultFailed, resultUnknown, resultSuppressed}
 }
 
-func kinds() []coupon.NoticeKind { return []coupon.NoticeKind{coupon.NoticeExpiring, coupon.NoticeExpired} }
+func kinds() []coupon.NoticeKind {
+	return []coupon.NoticeKind{coupon.NoticeExpiring, coupon.NoticeExpired}
+}
 
 // kindAtRisk labels events that are no notice.
 const kindAtRisk = "at_risk"

@@ -29,7 +29,7 @@ type SweepConfig struct {
 	Budget      time.Duration `koanf:"budget"`   // the longest pass, over the due and over the locks; default 1m
 	// QuietWindows are the hours in which it works as fast as it can, such as "02:00-05:00 Asia/Shanghai"; default always.
 	QuietWindows []string `koanf:"quiet_windows"`
-	// RateOutside is how many rows a second this pod settles outside of them; default 500.
+	// RateOutside is how many rows a second this pod settles outside of them, in ten transactions at least; default 500.
 	RateOutside int `koanf:"rate_outside"`
 }
 

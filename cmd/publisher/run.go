@@ -15,6 +15,8 @@ import (
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ledger"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/notice/gateway"
+	"github.com/lapsehq/lapse/pkg/notice/text"
 	"github.com/lapsehq/lapse/pkg/order"
 	"github.com/lapsehq/lapse/pkg/planner"
 	"github.com/lapsehq/lapse/pkg/pulse"
@@ -91,7 +93,12 @@ func addAPI(w *worker.Worker, c api.Config) error {
 		Publisher: w.Publisher, Router: w.Route, Encoder: w.Codec, Now: time.Now, Log: w.Log, Registry: w.Registry,
 	})
 	w.App.Go("lazy checks", aside.Run)
+	texts, err := text.New(c.Locale)
+	if err != nil {
+		return fmt.Errorf("api.%w", err)
+	}
 	server, err := api.New(c, api.Deps{
+		Notices: w.Store, Receipts: w.Store, Texts: texts, Signature: gateway.Keys(c.Providers),
 		Templates: w.Store, Grants: issuer{w.Store, w.Pulse}, Stats: w.Store, Keys: w.Store, Checkout: w.Store, Coupons: w.Store, Wallets: w.Store, Aside: aside,
 	}, w.Log, w.Registry)
 	if err != nil {

@@ -25,6 +25,7 @@ type API struct {
 	guard   *guard
 	limits  *limits
 	large   *gate // bodies of more than smallBody bytes that are being read or at work
+	signed  *gate // the same of those that are signed: what anybody sends takes nothing from who has a token
 	mux     *http.ServeMux
 	huma    huma.API
 	routes  map[string]*route // by pattern; read only once made
@@ -48,7 +49,8 @@ func New(c Config, deps Deps, log *zap.Logger, reg prometheus.Registerer) (*API,
 	}
 	a := &API{
 		cfg: c, deps: deps, log: log, metrics: newMetrics(reg), guard: g, limits: newLimits(c), large: newGate(largeBodies, 10*largeBodies, c.QueueTimeout),
-		mux: http.NewServeMux(), routes: map[string]*route{},
+		signed: newGate(signedBodies, 10*signedBodies, c.QueueTimeout),
+		mux:    http.NewServeMux(), routes: map[string]*route{},
 	}
 	a.gather = &gatherer{
 		cfg: c.Gather, queue: make(chan *claim, c.Gather.Waiting), slots: a.limits.gates[ScopeIssue].slots,
@@ -71,6 +73,8 @@ func (a *API) addRoutes() {
 	a.addCheckout()
 	a.addCoupons()
 	a.addWallet()
+	a.addNotices()
+	a.addReceipts()
 }
 
 func (a *API) humaConfig() huma.Config {
@@ -80,15 +84,21 @@ func (a *API) humaConfig() huma.Config {
 	c.CreateHooks = nil
 	c.Formats = map[string]huma.Format{"application/json": strictJSON(), "json": strictJSON()}
 	c.Transformers = []huma.Transformer{transform}
-	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {
-		Type: "http", Scheme: "bearer", Description: "A token of the configuration (api.tokens), with its scopes.",
-	}}
+	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"token": {Type: "http", Scheme: "bearer", Description: "A token of the configuration (api.tokens), with its scopes."},
+		"signature": {
+			Type: "apiKey", In: "header", Name: "Lapse-Signature",
+			Description: "v1= and the HMAC-SHA256 in hex of Lapse-Timestamp (Unix seconds), a full stop and the body, by the key that Lapse-Key names (api.providers).",
+		},
+	}
 	c.Tags = []*huma.Tag{
 		{Name: tagTemplates, Description: "What coupons are made from."},
 		{Name: tagGrants, Description: "Coupons for users."},
 		{Name: tagCheckout, Description: "What orders do to coupons: all of a request's or none."},
 		{Name: tagCoupons, Description: "Coupons one by one, and as operators list them."},
 		{Name: tagWallet, Description: "A user's coupons."},
+		{Name: tagNotices, Description: "What a user was told in the app."},
+		{Name: tagProviders, Description: "What gateways for SMS and push tell, signed instead of with a token."},
 	}
 	return c
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -18,11 +19,12 @@ const hashSize = sha256.Size
 
 // caller is who asks, as handlers see it.
 type caller struct {
-	name   string // of the token: never a user's
-	issuer string // of its grants, if the token fixes it
-	actor  string // kept in history: the token's name, with X-Actor behind a slash
-	trace  string // W3C traceparent; empty if there is none that is valid
-	idem   *key   // the request's Idempotency-Key; nil if it has none
+	name   string    // of the token: never a user's
+	issuer string    // of its grants, if the token fixes it
+	actor  string    // kept in history: the token's name, with X-Actor behind a slash
+	trace  string    // W3C traceparent; empty if there is none that is valid
+	idem   *key      // the request's Idempotency-Key; nil if it has none
+	signed time.Time // of a provider's request: the instant of its signature
 }
 
 type callerKey struct{}

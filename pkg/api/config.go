@@ -10,7 +10,10 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/text/language"
+
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/secret"
 )
 
 // Scope is what a token may do.
@@ -27,13 +30,26 @@ const (
 // Scopes lists them all.
 func Scopes() []Scope { return []Scope{ScopeIssue, ScopeOrder, ScopeRead, ScopeOps} }
 
+// laneProviders is what providers have instead of a scope: no token has it.
+const laneProviders Scope = "providers"
+
+// lanes are the scopes and what providers have: each has its own limits.
+func lanes() []Scope { return append(Scopes(), laneProviders) }
+
+const minSecret = 16 // bytes of a provider's
+
 // Config of the API.
 type Config struct {
 	// Address to listen on, "host:port"; an empty host means all interfaces, port 0 a free one. Empty: no API. Default :8080.
 	Address string `koanf:"address"`
 	// Tokens are who may ask for what. None by default: every request is refused.
 	Tokens []Token `koanf:"tokens"`
-	// Limits of each scope.
+	// Providers are the keys by which gateways for SMS and push sign receipts and opt-outs: name to secret, of 16 bytes at
+	// least. Two of a provider while it changes its secret. None by default: every receipt is refused.
+	Providers map[string]secret.String `koanf:"providers"`
+	// Locale of the texts for readers of notices whose language there is not, or is not known. Default en.
+	Locale string `koanf:"locale"`
+	// Limits of each scope, and of the providers.
 	Limits LimitsConfig `koanf:"limits"`
 	// RequestTimeout bounds a request's work, from its headers to its answer. Default 10s.
 	RequestTimeout time.Duration `koanf:"request_timeout"`
@@ -68,6 +84,8 @@ type LimitsConfig struct {
 	Order LimitConfig `koanf:"order"`
 	Read  LimitConfig `koanf:"read"`
 	Ops   LimitConfig `koanf:"ops"`
+	// Providers: of each key, for receipts and opt-outs.
+	Providers LimitConfig `koanf:"providers"`
 }
 
 // LimitConfig bounds the requests of one scope.
@@ -105,12 +123,13 @@ type GatherConfig struct {
 // DefaultConfig returns the documented defaults.
 func DefaultConfig() Config {
 	return Config{
-		Address: ":8080",
+		Address: ":8080", Locale: "en",
 		Limits: LimitsConfig{
-			Issue: LimitConfig{PerSecond: 2000, Burst: 4000, Concurrent: 3, Waiting: 500},
-			Order: LimitConfig{Concurrent: 20, Waiting: 2000},
-			Read:  LimitConfig{PerSecond: 1000, Burst: 2000, Concurrent: 4, Waiting: 1000},
-			Ops:   LimitConfig{PerSecond: 50, Burst: 100, Concurrent: 2, Waiting: 50},
+			Issue:     LimitConfig{PerSecond: 2000, Burst: 4000, Concurrent: 3, Waiting: 500},
+			Order:     LimitConfig{Concurrent: 20, Waiting: 2000},
+			Read:      LimitConfig{PerSecond: 1000, Burst: 2000, Concurrent: 4, Waiting: 1000},
+			Ops:       LimitConfig{PerSecond: 50, Burst: 100, Concurrent: 2, Waiting: 50},
+			Providers: LimitConfig{PerSecond: 200, Burst: 400, Concurrent: 2, Waiting: 100},
 		},
 		RequestTimeout: 10 * time.Second, QueueTimeout: 2 * time.Second, MaxBody: 1 << 20,
 		Page:     PageConfig{Default: 50, Most: 200},
@@ -122,7 +141,7 @@ func DefaultConfig() Config {
 // Connections is how many of the database's connections the API may take at once.
 func (c Config) Connections() int {
 	n := 0
-	for _, s := range Scopes() {
+	for _, s := range lanes() {
 		n += c.Limits.of(s).Concurrent
 	}
 	return n
@@ -143,7 +162,18 @@ func (c Config) Validate() error {
 		bad("address: the port must be between 0 and 65535, got %q", c.Address)
 	}
 	errs = append(errs, c.validateTokens()...)
-	for _, s := range Scopes() {
+	for key, s := range c.Providers {
+		if !namePattern.MatchString(key) {
+			bad("providers: a key's name must be 1 to 40 of a-z, 0-9, dot, dash and underscore, got %q", key)
+		}
+		if n := len(s.Reveal()); n < minSecret {
+			bad("providers.%s: the secret must have at least %d bytes, has %d", key, minSecret, n)
+		}
+	}
+	if _, err := language.Parse(c.Locale); err != nil {
+		bad("locale: must be a BCP 47 tag, such as zh-CN, got %q", c.Locale)
+	}
+	for _, s := range lanes() {
 		l, at := c.Limits.of(s), "limits."+string(s)
 		if !(l.PerSecond >= 0 && l.PerSecond <= 1e6) {
 			bad("%s.per_second: must be between 0 (no limit) and 1000000, got %v", at, l.PerSecond)
@@ -232,6 +262,8 @@ func (l LimitsConfig) of(s Scope) LimitConfig {
 		return l.Read
 	case ScopeOps:
 		return l.Ops
+	case laneProviders:
+		return l.Providers
 	default:
 		return LimitConfig{}
 	}

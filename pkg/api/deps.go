@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -17,6 +18,18 @@ type Deps struct {
 	Grants    Grants
 	Stats     Stats
 	Keys      Keys
+	Notices   Notices
+	Texts     Texts
+	Receipts  Receipts
+	Signature Signature // may be nil if there are no providers
+}
+
+// Signature checks what providers sign.
+type Signature interface {
+	// Key names the key that a request says it is signed by, before anything is checked.
+	Key(h http.Header) string
+	// Verify checks the signature over the body, and gives its instant. Errors show nothing of what was sent.
+	Verify(h http.Header, body []byte, now time.Time) (signed time.Time, err error)
 }
 
 // Templates keeps what coupons are made from.

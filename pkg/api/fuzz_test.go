@@ -19,7 +19,8 @@ func FuzzHandlers(f *testing.F) {
 		for _, body := range []string{
 			`{}`, `{"grants":[{"grant_key":"k","template_id":"1","user_id":"u"}]}`, `{"user_id":"u","coupon_ids":["1"]}`,
 			`{"name":"t","rule":{"kind":"after","after":"1h"},"value":5,"currency":"CNY","reason":"r"}`, `{"revision":1,"reason":"r"}`,
-			`{"expires_at":null,"reason":"r"}`,
+			`{"expires_at":null,"reason":"r"}`, `{"ids":["1"]}`, `{"up_to":"1"}`, `{"receipts":[{"notice_id":"1-sms","status":"failed"}]}`,
+			`{"optouts":[{"user_id":"u","channel":"sms","out":true}]}`,
 		} {
 			if o.method == http.MethodGet {
 				body = ""
@@ -28,7 +29,7 @@ func FuzzHandlers(f *testing.F) {
 		}
 	}
 	s := newSite(f, func(c *api.Config, _ *api.Deps) {
-		c.Limits.Read.PerSecond, c.Limits.Ops.PerSecond, c.Limits.Issue.PerSecond = 0, 0, 0
+		c.Limits.Read.PerSecond, c.Limits.Ops.PerSecond, c.Limits.Issue.PerSecond, c.Limits.Providers.PerSecond = 0, 0, 0, 0
 	})
 	s.grant(s.template(), "u", 1)
 	f.Fuzz(func(t *testing.T, route uint8, id, query, key, body string) {
@@ -49,7 +50,12 @@ func FuzzHandlers(f *testing.F) {
 		if visible(key) {
 			sender = s.keyed(key)
 		}
-		got := sender.ask(api.Scope(o.scopes(t)[0]), o.method, path+"?"+query, raw)
+		var got reply
+		if o.signed() {
+			got = sender.sign(path+"?"+query, body)
+		} else {
+			got = sender.ask(api.Scope(o.scopes(t)[0]), o.method, path+"?"+query, raw)
+		}
 		require.Less(t, got.status, 500, "%s %s: %s", o.method, path, got.raw)
 		if got.status < 400 {
 			return

@@ -24,9 +24,14 @@ type rateKey struct {
 
 func newLimits(c Config) *limits {
 	l := &limits{rates: map[rateKey]*rate.Limiter{}, gates: map[Scope]*gate{}}
-	for _, s := range Scopes() {
+	for _, s := range lanes() {
 		of := c.Limits.of(s)
 		l.gates[s] = newGate(of.Concurrent, of.Waiting, c.QueueTimeout)
+		for key := range c.Providers {
+			if s == laneProviders && of.PerSecond > 0 {
+				l.rates[rateKey{providerName(key), s}] = rate.NewLimiter(rate.Limit(of.PerSecond), of.Burst)
+			}
+		}
 		for _, t := range c.Tokens {
 			if of.PerSecond > 0 {
 				l.rates[rateKey{t.Name, s}] = rate.NewLimiter(rate.Limit(of.PerSecond), of.Burst)
@@ -47,7 +52,7 @@ func (l *limits) rate(name string, s Scope, now time.Time) *Problem {
 		seconds = max(1, int(math.Ceil(r.DelayFrom(now).Seconds())))
 		r.CancelAt(now)
 	}
-	return problem(http.StatusTooManyRequests, CodeRateLimited, "the token sends more requests of its scope than it may").after(seconds)
+	return problem(http.StatusTooManyRequests, CodeRateLimited, "more requests come than this token or key may send of the kind").after(seconds)
 }
 
 // gate is a bulkhead: so many at work, so many waiting, the others refused.

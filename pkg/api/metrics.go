@@ -18,6 +18,8 @@ type metrics struct {
 	waiting  *prometheus.GaugeVec
 	gathered prometheus.Histogram
 	grants   *prometheus.CounterVec
+	receipts *prometheus.CounterVec
+	optouts  *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -43,9 +45,22 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, r := range []string{resultGranted, resultRepeated, resultRefused} {
 		m.grants.WithLabelValues(r)
 	}
-	reg.MustRegister(m.requests, m.seconds, m.waiting, m.gathered, m.grants)
+	m.receipts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lapse_notice_receipts_total", Help: "Receipts of providers for notices, by channel, what they say, and whether the notice is known.",
+	}, []string{"channel", "status", "result"})
+	m.optouts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lapse_optouts_total", Help: "Opt-outs that providers told, by whether the notice that they name is known.",
+	}, []string{"result"})
+	for _, result := range []string{resultRecorded, resultUnknown} {
+		m.optouts.WithLabelValues(result)
+		for _, c := range coupon.Channels() {
+			m.receipts.WithLabelValues(string(c), "delivered", result)
+			m.receipts.WithLabelValues(string(c), "failed", result)
+		}
+	}
+	reg.MustRegister(m.requests, m.seconds, m.waiting, m.gathered, m.grants, m.receipts, m.optouts)
 	m.route(noRoute, noRoute)
-	for _, s := range Scopes() {
+	for _, s := range lanes() {
 		m.waiting.WithLabelValues(string(s))
 	}
 	return m

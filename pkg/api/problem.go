@@ -89,7 +89,7 @@ func (p *Problem) GetHeaders() http.Header {
 	if p.retry > 0 {
 		h.Set("Retry-After", strconv.Itoa(p.retry))
 	}
-	if p.Status == http.StatusUnauthorized {
+	if p.Status == http.StatusUnauthorized && h.Get("WWW-Authenticate") == "" {
 		h.Set("WWW-Authenticate", `Bearer realm="lapse"`)
 	}
 	return h

@@ -21,8 +21,9 @@ type route struct {
 	path    string // /v1/orders/{order_id}/lock
 	summary string
 	text    string // more, in Markdown
-	tag     string // Templates, Grants, Checkout, Coupons, Wallet
+	tag     string // one of those below
 	scopes  []Scope
+	signed  bool          // by a provider's key, instead of a token with a scope
 	mutates bool          // it changes something, so it takes an Idempotency-Key
 	stream  bool          // its answer is sent as it comes, and may take longer than others
 	large   bool          // its body may have all of Config.MaxBody, instead of smallBody
@@ -40,6 +41,8 @@ const (
 	tagCheckout  = "Checkout"
 	tagCoupons   = "Coupons"
 	tagWallet    = "Wallet"
+	tagNotices   = "Notices"
+	tagProviders = "Providers"
 )
 
 // statusOf a code in an answer.
@@ -83,7 +86,12 @@ func register[I, O any](a *API, r route, handle func(ctx context.Context, in *I)
 		RejectUnknownQueryParameters: true,
 		Parameters:                   parameters(&r),
 	}
-	op.Description = strings.TrimSpace(op.Description + "\n\nScope: " + join(r.scopes, " or ") + ".")
+	if r.signed {
+		op.Security = []map[string][]string{{"signature": {}}}
+		op.Description += "\n\nSigned, without a token."
+	} else {
+		op.Description = strings.TrimSpace(op.Description + "\n\nScope: " + join(r.scopes, " or ") + ".")
+	}
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
 		if err != nil {
@@ -103,6 +111,9 @@ func parameters(r *route) []*huma.Param {
 		return &huma.Param{Name: name, In: "header", Description: doc, Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &most}}
 	}
 	ps := []*huma.Param{text("X-Request-Id", "Names the request in the answer and in the logs; made if it is absent.", 64)}
+	if r.signed {
+		ps = append(ps, text("Lapse-Key", "Names the key that the request is signed by.", maxSecret), text("Lapse-Timestamp", "When it was signed, in Unix seconds.", maxSecret))
+	}
 	if r.mutates {
 		ps = append(ps,
 			text("Idempotency-Key", "1 to 128 visible ASCII characters. The same key gives the same answer for a day, and one effect.", maxKey),
@@ -116,6 +127,9 @@ func (a *API) responses(r *route) map[string]*huma.Response {
 	codes := append([]coupon.Code{
 		CodeBadRequest, CodeUnauthorized, CodeForbidden, CodeRateLimited, CodeInternal, CodeBusy, CodeUnavailable, CodeTimeout,
 	}, r.codes...)
+	if r.signed {
+		codes = slices.DeleteFunc(codes, func(c coupon.Code) bool { return c == CodeForbidden })
+	}
 	by := map[int][]string{}
 	if r.mutates {
 		codes = append(codes, CodeKeyReused, CodeInProgress)

@@ -80,6 +80,9 @@ func (a *API) serve(ans *answer, r *http.Request, req *request) *Problem {
 	if p := a.find(r, req); p != nil {
 		return p
 	}
+	if req.route.signed {
+		return a.serveSigned(ans, r, req)
+	}
 	t, p := a.guard.find(r.Header)
 	if p != nil {
 		return p
@@ -208,6 +211,8 @@ func checkURL(u *url.URL) *Problem {
 const (
 	smallBody   = 64 << 10 // what any request needs but a batch of grants
 	largeBodies = 16       // that are read at the same time
+	// signedBodies are fewer: who sent one is known only once it has been read.
+	signedBodies = 4
 	// drained is what is thrown away of a body that is too large: who sends it whole before reading anything would else be
 	// hung up on, and never hear why.
 	drained = 32 << 20
@@ -227,7 +232,11 @@ func (a *API) body(ans *answer, r *http.Request, rt *route) ([]byte, *Problem) {
 	from := http.MaxBytesReader(ans.w, r.Body, most)
 	body, err := io.ReadAll(io.LimitReader(from, smallBody))
 	if err == nil && len(body) == smallBody && rt.large {
-		leave, p := a.large.enter(r.Context())
+		gate := a.large
+		if rt.signed {
+			gate = a.signed
+		}
+		leave, p := gate.enter(r.Context())
 		if p != nil {
 			return nil, p
 		}

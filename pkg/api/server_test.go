@@ -22,6 +22,7 @@ func newSite(t testing.TB, change ...func(*api.Config, *api.Deps)) *shop {
 	s.store = s.db.Store(t)
 	c, d := siteConfig(), api.Deps{
 		Templates: s.store, Checkout: s.store, Coupons: s.store, Wallets: s.store, Grants: s.store, Stats: s.store, Keys: s.store,
+		Notices: s.store, Receipts: s.store, Texts: noticeTexts(t), Signature: providers(),
 	}
 	for _, f := range change {
 		f(&c, &d)
@@ -36,6 +37,7 @@ func newSite(t testing.TB, change ...func(*api.Config, *api.Deps)) *shop {
 func siteConfig() api.Config {
 	c := api.DefaultConfig()
 	c.Address = "127.0.0.1:0"
+	c.Providers = providers()
 	for _, scope := range api.Scopes() {
 		c.Tokens = append(c.Tokens, api.Token{Name: string(scope) + "-shop", Hash: api.HashToken(string(scope)), Scopes: []string{string(scope)}})
 	}
@@ -115,6 +117,7 @@ func (s *shop) rows(t testing.TB) (sum int64) {
 	t.Helper()
 	for _, table := range []string{
 		"coupon", "coupon_history", "coupon_template", "template_stock", "grant_key", "user_quota", "outbox", "idempotency_key", "order_tombstone", "setting",
+		"inbox", "notice", "user_optout", "user_profile",
 	} {
 		sum += s.db.Int(t, "SELECT COUNT(*) FROM "+table)
 	}

@@ -52,6 +52,7 @@ func newShop(t testing.TB, change ...func(*api.Config, *store.Config)) *shop {
 	s.reg = w.reg
 	a, err := api.New(c, api.Deps{
 		Templates: s.store, Checkout: s.store, Coupons: s.store, Wallets: s.store, Aside: w.Aside, Grants: s.store, Stats: s.store, Keys: s.store,
+		Notices: s.store, Receipts: s.store, Texts: noticeTexts(t), Signature: providers(),
 	}, testenv.Log(t).WithOptions(zap.IncreaseLevel(zap.WarnLevel)), prometheus.NewRegistry())
 	require.NoError(t, err)
 	server := httptest.NewServer(a.Handler())
@@ -143,10 +144,15 @@ func (s *shop) ask(scope api.Scope, method, path string, body any) reply {
 	out := reply{TB: s, status: res.StatusCode, header: res.Header}
 	out.raw, err = io.ReadAll(res.Body)
 	require.NoError(s, err)
-	if strings.Contains(res.Header.Get("Content-Type"), "json") {
-		require.NoError(s, json.Unmarshal(out.raw, &out.body), "%s", out.raw)
-	}
+	out.decode()
 	return out
+}
+
+func (r *reply) decode() {
+	r.Helper()
+	if strings.Contains(r.header.Get("Content-Type"), "json") {
+		require.NoError(r, json.Unmarshal(r.raw, &r.body), "%s", r.raw)
+	}
 }
 
 func (s *shop) get(scope api.Scope, path string) reply {

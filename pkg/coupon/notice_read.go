@@ -93,6 +93,15 @@ type NoticePage struct {
 	Next    string // where the next page begins; empty: there is none
 }
 
+// Receipt is what a provider says of a notice that it took.
+type Receipt struct {
+	WindowID  uint64
+	Channel   Channel
+	Delivered bool      // else it failed for good
+	Reason    string    // of a failure: a short code, without any address
+	At        time.Time // when it was delivered; zero: not known
+}
+
 // NoticeMember is an event that a window holds.
 type NoticeMember struct {
 	EventID  string

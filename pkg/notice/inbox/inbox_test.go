@@ -76,7 +76,7 @@ func TestFromEventToInbox(t *testing.T) {
 	require.EqualValues(t, users, d.Int(t, `SELECT COUNT(*) FROM inbox`))
 	require.EqualValues(t, coupons, d.Int(t, `SELECT SUM(items) FROM inbox`))
 
-	box, err := d.Store(t).Inbox(t.Context(), "u7", 0, 10)
+	box, _, err := d.Store(t).Inbox(t.Context(), "u7", 0, 10)
 	require.NoError(t, err)
 	require.Len(t, box, 1)
 	require.Equal(t, "15 of your coupons have expired", texts.Choose(box[0].Texts, "en-GB").Text)

@@ -45,13 +45,14 @@ CREATE TABLE notice_count (
   KEY notice_count_day (day)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- display: empty, or popup: handed out once, and of no use after valid_until.
+-- display: empty, or popup: handed out once, which is when it is read, and of no use after valid_until.
 ALTER TABLE inbox
   DROP KEY inbox_window,
   ADD COLUMN display     VARCHAR(8)  NOT NULL DEFAULT '' AFTER kind,
   ADD COLUMN valid_until DATETIME(3) NOT NULL DEFAULT '9999-12-31' AFTER created_at,
   ADD COLUMN handed_at   DATETIME(3) NULL,
-  ADD UNIQUE KEY inbox_window (window_id, display);
+  ADD UNIQUE KEY inbox_window (window_id, display),
+  ADD KEY inbox_waiting (user_id, display, read_at, valid_until);
 
 -- What users are known by. Each *_at beside a fact is the time of the event that told it: the last by that time wins.
 -- addresses: sealed by the key address_key; empty for none. deleted_at: everything else is blank, and what was told before
@@ -90,7 +91,7 @@ CREATE TABLE user_optout (
 DROP TABLE user_optout;
 DROP TABLE user_profile;
 DELETE FROM inbox WHERE display <> '';
-ALTER TABLE inbox DROP KEY inbox_window, DROP COLUMN display, DROP COLUMN valid_until, DROP COLUMN handed_at,
+ALTER TABLE inbox DROP KEY inbox_waiting, DROP KEY inbox_window, DROP COLUMN display, DROP COLUMN valid_until, DROP COLUMN handed_at,
   ADD UNIQUE KEY inbox_window (window_id);
 DROP TABLE notice_count;
 DELETE FROM notice WHERE kind <> 'expired';

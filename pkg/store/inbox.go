@@ -1,0 +1,134 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
+)
+
+// What users read. The rows of the inbox and the popups stand in one table, in the order in which they were written. A popup is
+// read when it is handed out, so that one index finds both: what is unread, and the popups that wait and are still of use.
+//
+//nolint:gochecknoglobals // statements are constants
+var (
+	stmtInboxList = define("read.inbox", `SELECT id, window_id, display, kind, items, texts, created_at, valid_until, read_at FROM inbox FORCE INDEX (PRIMARY)
+		WHERE user_id = ? AND id < ? ORDER BY id DESC LIMIT ?`)
+	stmtInboxUnread = define("read.inbox_unread", `SELECT COUNT(*) FROM (SELECT 1 FROM inbox FORCE INDEX (inbox_waiting)
+		WHERE user_id = ? AND display = '' AND read_at IS NULL LIMIT ?) u`)
+	stmtInboxRead = define("read.inbox_mark", `UPDATE inbox FORCE INDEX (PRIMARY) SET read_at = UTC_TIMESTAMP(3)
+		WHERE user_id = ? AND display = '' AND read_at IS NULL AND id IN (?)`)
+	stmtInboxReadTo = define("read.inbox_mark_to", `UPDATE inbox FORCE INDEX (inbox_waiting) SET read_at = UTC_TIMESTAMP(3)
+		WHERE user_id = ? AND display = '' AND read_at IS NULL AND id <= ?`)
+	stmtPopupAny = define("read.popup_any", `SELECT COUNT(*) FROM (SELECT 1 FROM inbox FORCE INDEX (inbox_waiting)
+		WHERE user_id = ? AND display = 'popup' AND read_at IS NULL AND valid_until > UTC_TIMESTAMP(3) LIMIT 1) p`)
+	stmtPopupLock = define("read.popup_lock", `SELECT id, window_id, display, kind, items, texts, created_at, valid_until, read_at FROM inbox FORCE INDEX (inbox_waiting)
+		WHERE user_id = ? AND display = 'popup' AND read_at IS NULL AND valid_until > UTC_TIMESTAMP(3) ORDER BY valid_until LIMIT ? FOR UPDATE SKIP LOCKED`)
+	stmtPopupHand = define("read.popup_hand", `UPDATE inbox FORCE INDEX (PRIMARY) SET handed_at = UTC_TIMESTAMP(3), read_at = UTC_TIMESTAMP(3)
+		WHERE user_id = ? AND read_at IS NULL AND id IN (?)`)
+)
+
+const unreadMost = 1000 // counted at most
+
+// Inbox lists a user's rows, newest first, those before the id (0: from the newest on). Popups are not among them, but are
+// looked at: a page may have fewer rows than the limit, even none, while next says where the next one begins; 0: there is none.
+func (s *Store) Inbox(ctx context.Context, user string, before uint64, limit int) (items []coupon.InboxItem, next uint64, err error) {
+	if before == 0 || before > 1<<63-1 {
+		before = 1<<63 - 1
+	}
+	looked := 0
+	err = s.query(ctx, s.sql, stmtInboxList, func(r *sql.Rows) error {
+		it, err := scanInbox(r)
+		if looked++; looked > limit {
+			next = before
+			return err
+		}
+		if before = it.ID; !it.Popup {
+			items = append(items, it)
+		}
+		return err
+	}, []byte(user), before, limit+1)
+	if err != nil {
+		return nil, 0, err
+	}
+	return items, next, nil
+}
+
+func scanInbox(r *sql.Rows) (coupon.InboxItem, error) {
+	var it coupon.InboxItem
+	var window uint64
+	var display string
+	var texts []byte
+	var read sql.Null[time.Time]
+	if err := r.Scan(&it.ID, &window, &display, &it.Kind, &it.Items, &texts, &it.CreatedAt, &it.ValidUntil, &read); err != nil {
+		return it, err //nolint:wrapcheck // by query
+	}
+	channel := coupon.ChannelInbox
+	if it.Popup = display == displayPopup; it.Popup {
+		channel = coupon.ChannelPopup
+	}
+	it.NoticeID, it.ReadAt = coupon.NoticeID(window, channel), read.V
+	if err := json.Unmarshal(texts, &it.Texts); err != nil {
+		return it, fmt.Errorf("texts of an inbox row: %w", err)
+	}
+	return it, nil
+}
+
+// InboxUnread counts what a user has not read, popups not among it; a thousand at most.
+func (s *Store) InboxUnread(ctx context.Context, user string) (int, error) {
+	n := 0
+	err := s.queryRow(ctx, s.sql, stmtInboxUnread, []any{&n}, []byte(user), unreadMost)
+	return n, err
+}
+
+// InboxRead marks rows of a user as read: those of the ids (900 at most), or with nil all up to the one and with it. It gives
+// how many were not read before.
+func (s *Store) InboxRead(ctx context.Context, user string, ids []uint64, upTo uint64) (int, error) {
+	if ids == nil {
+		n, err := s.exec(ctx, s.sql, stmtInboxReadTo, []byte(user), min(upTo, 1<<63-1))
+		return int(n), err
+	}
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	if len(ids) > inList {
+		return 0, fmt.Errorf("mark as read: at most %d ids, got %d", inList, len(ids))
+	}
+	args := []any{[]byte(user)}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	n, err := s.exec(ctx, s.sql, stmtInboxRead.in(len(ids)), args...)
+	return int(n), err
+}
+
+// TakePopups hands out the user's popups that were not handed out before and are still of use, those that end first. Of
+// callers at the same time one gets each.
+func (s *Store) TakePopups(ctx context.Context, user string, limit int) ([]coupon.InboxItem, error) {
+	waiting := 0
+	if err := s.queryRow(ctx, s.sql, stmtPopupAny, []any{&waiting}, []byte(user)); err != nil || waiting == 0 {
+		return nil, err
+	}
+	var items []coupon.InboxItem
+	err := s.tx(ctx, "take popups", func(ctx context.Context, tx *txn) error {
+		items = nil
+		var ids []any
+		err := s.query(ctx, tx, stmtPopupLock, func(r *sql.Rows) error {
+			it, err := scanInbox(r)
+			items = append(items, it)
+			ids = append(ids, it.ID)
+			return err
+		}, []byte(user), limit)
+		if err != nil {
+			return err
+		}
+		return s.updateExactly(ctx, tx, stmtPopupHand, []any{[]byte(user)}, ids)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -100,7 +100,7 @@ func StartMail(ctx context.Context, cfg MailConfig) (*Mail, error) {
 			m.server.TLSConfig = conf
 		}
 	}
-	m.owned.Go(func() { _ = m.server.Serve(listener) }) // ends when the listener is closed
+	m.owned.Go(func() { _ = m.server.Serve(listener) })     // ends when the listener is closed
 	m.stop = context.AfterFunc(ctx, func() { _ = m.end() }) // nobody is there to be told
 	return m, nil
 }

@@ -255,6 +255,26 @@ func (f *Fleet) Kill(name string) error {
 	return nil
 }
 
+// Pause sends SIGSTOP: the process stands still until Resume.
+func (f *Fleet) Pause(name string) error { return f.tell(name, syscall.SIGSTOP) }
+
+// Resume sends SIGCONT.
+func (f *Fleet) Resume(name string) error { return f.tell(name, syscall.SIGCONT) }
+
+// tell signals a process that is to live on.
+func (f *Fleet) tell(name string, sig syscall.Signal) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	life := f.running[name]
+	if life == nil {
+		return fmt.Errorf("%s is not running", name)
+	}
+	if err := life.cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("signal to %s: %w", name, err)
+	}
+	return nil
+}
+
 // StopOne sends SIGTERM and waits; after a grace of 20 s, or when ctx ends, SIGKILL, which is then an error.
 func (f *Fleet) StopOne(ctx context.Context, name string) error {
 	life, err := f.signal(name, syscall.SIGTERM)

@@ -28,7 +28,7 @@ type sizes struct {
 func sizesOf(scale string) (sizes, error) {
 	switch scale {
 	case ScaleSmall:
-		return sizes{pending: 10_000, bucket: 500, rows: 60_000, overdue: 20_000, spike: 10_000, planned: 20_000, archived: 40_000, pace: 50}, nil
+		return sizes{pending: 10_000, bucket: 500, rows: 60_000, overdue: 25_000, spike: 10_000, planned: 20_000, archived: 40_000, pace: 50}, nil
 	case ScaleFull:
 		return sizes{
 			pending: 200_000, bucket: 5000, rows: 5_000_000, overdue: 200_000, spike: 300_000, planned: 1_000_000, archived: 200_000, pace: 100,

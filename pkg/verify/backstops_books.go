@@ -8,10 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -187,8 +187,7 @@ func (w *backstops) damage(ctx context.Context, s *shop, template, counted strin
 	return nil
 }
 
-// archive moves what finished long ago, first alone, without its brake, and then, as it is, while orders lock and redeem. What they
-// are held against is measured before and after, on the same rows.
+// archive moves what finished long ago, first alone, without its brake, and then, as it is, while orders lock and redeem.
 func (w *backstops) archive(ctx context.Context, t *tally) error {
 	return w.open(ctx, t, opening{}, func(ctx context.Context, s *shop) error {
 		template, err := s.template(ctx, nil)
@@ -199,7 +198,7 @@ func (w *backstops) archive(ctx context.Context, t *tally) error {
 		if err != nil {
 			return err
 		}
-		perSecond, err := w.archived(ctx, s, "alone_", first, last, []string{"LAPSE__ARCHIVE__MAX_RATE=0"})
+		perSecond, err := w.archived(ctx, s, "alone_", first, last, []string{"LAPSE__ARCHIVE__MAX_RATE=0"}, nil)
 		if err != nil {
 			return err
 		}
@@ -208,38 +207,22 @@ func (w *backstops) archive(ctx context.Context, t *tally) error {
 		if err != nil {
 			return err
 		}
-		calm, err := s.paceFor(ctx, w, template, "before", pairsFor)
-		if err != nil {
-			return err
-		}
-		stock, err := s.fill(ctx, template, "during", int(w.size.pace*pairsFor.Seconds()))
-		if err != nil {
-			return err
-		}
-		var during load
-		var beside errgroup.Group
-		beside.Go(func() error {
-			during = s.pairsAt(ctx, stock.ids, w.size.pace)
-			return nil
+		var b beside
+		perSecond, err = w.archived(ctx, s, "beside_", next, end, nil, func(p *os.Process) (time.Duration, error) {
+			b, err = s.beside(ctx, w, template, func() error { return p.Signal(syscall.SIGSTOP) }, func() error { return p.Signal(syscall.SIGCONT) })
+			return b.paused, err
 		})
-		perSecond, err = w.archived(ctx, s, "beside_", next, end, nil)
-		_ = beside.Wait()
 		if err != nil {
 			return err
 		}
 		told(t, "beside_per_second", int(perSecond))
-		after, err := s.paceFor(ctx, w, template, "after", pairsFor)
-		if err != nil {
-			return err
-		}
 		there, err := countIn(ctx, s.DB(), `SELECT COUNT(*) FROM coupon_archive a WHERE id >= ? AND id < ?
 			AND version = (SELECT COUNT(*) FROM coupon_history_archive h WHERE h.coupon_id = a.id)`, first, end)
 		if err != nil {
 			return err
 		}
 		want(t, "archived_with_their_history", there, Equal, 2*w.size.archived)
-		calm.took, calm.failed = append(calm.took, after.took...), calm.failed+after.failed
-		s.besides("checkout", calm, during)
+		b.wants(t)
 		return nil
 	})
 }
@@ -253,10 +236,21 @@ func (s *shop) finished(ctx context.Context, template string, n int) (first, end
 	})
 }
 
-// archived archives them, and gives how many a second.
-func (w *backstops) archived(ctx context.Context, s *shop, prefix string, first, end int, more []string) (perSecond float64, err error) {
-	a, err := w.lapsectl(ctx, s, more, "archive", "--once", "--json")
+// archived archives them, while something else is done that may make it stand still, and gives how many a second.
+func (w *backstops) archived(
+	ctx context.Context, s *shop, prefix string, first, end int, more []string, meanwhile func(*os.Process) (stood time.Duration, err error),
+) (perSecond float64, err error) {
+	c, err := w.call(ctx, s, more, "archive", "--once", "--json")
 	if err != nil {
+		return 0, err
+	}
+	var stood time.Duration
+	var failed error
+	if meanwhile != nil {
+		stood, failed = meanwhile(c.cmd.Process)
+	}
+	a, err := c.answer()
+	if err := errors.Join(failed, err); err != nil {
 		return 0, err
 	}
 	var x struct {
@@ -270,7 +264,7 @@ func (w *backstops) archived(ctx context.Context, s *shop, prefix string, first,
 	want(s.t, prefix+"moved", x.Moved, Equal, end-first)
 	left, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE id >= ? AND id < ?", first, end)
 	want(s.t, prefix+"left_behind", left, Equal, 0)
-	return float64(x.Moved) * 1000 / float64(max(1, x.TookMS)), err
+	return float64(x.Moved) * 1000 / float64(max(1, x.TookMS-int(stood.Milliseconds()))), err
 }
 
 // aheadBy makes new sessions of the installation's database read another clock, and cuts those that are; back undoes it, whatever

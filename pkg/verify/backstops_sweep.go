@@ -19,10 +19,8 @@ import (
 const (
 	sweeps      = 3
 	readBound   = 2.2
-	p99Times    = 1.5
 	badRows     = 500
 	overdueBack = 10 * time.Minute
-	pairsFor    = 20 * time.Second
 )
 
 func grantUntil(end time.Time) func(int, *client.Grant) {
@@ -158,10 +156,6 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 		if err := s.startAgain(ctx, demo.Publisher, demo.Expirer); err != nil {
 			return err
 		}
-		before, err := s.paceFor(ctx, w, template, "before", pairsFor)
-		if err != nil {
-			return err
-		}
 		if err := s.Fleet().StopOne(ctx, demo.Expirer); err != nil {
 			return err
 		}
@@ -182,12 +176,9 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 		if err := w.trigger(ctx, s, refuse); err != nil {
 			return err
 		}
-		stock, err := s.fill(ctx, template, "during", int(w.size.pace*pairsFor.Seconds()))
-		if err != nil {
-			return err
-		}
 		began := time.Now()
-		for _, name := range []string{demo.Expirer, "expirer-2", "expirer-3"} {
+		expirers := []string{demo.Expirer, "expirer-2", "expirer-3"}
+		for _, name := range expirers {
 			if name == demo.Expirer {
 				err = s.Start(ctx, name)
 			} else {
@@ -197,11 +188,23 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 				return err
 			}
 		}
-		during := s.pairsAt(ctx, stock.ids, w.size.pace)
+		each := func(do func(string) error) func() error {
+			return func() error {
+				var errs []error
+				for _, name := range expirers {
+					errs = append(errs, do(name))
+				}
+				return errors.Join(errs...)
+			}
+		}
+		b, err := s.beside(ctx, w, template, each(s.Fleet().Pause), each(s.Fleet().Resume))
+		if err != nil {
+			return err
+		}
 		if err := s.allEnded(ctx, first, end, 5*time.Minute+time.Duration(n/500)*time.Second); err != nil {
 			return err
 		}
-		told(t, "per_second", int(float64(n)/time.Since(began).Seconds()))
+		told(t, "per_second", int(float64(n)/(time.Since(began)-b.paused).Seconds()))
 		e, err := s.endings(ctx, first, end)
 		if err != nil {
 			return err
@@ -212,7 +215,7 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 			return err
 		}
 		want(t, "bad_rows_left_alone", left, Equal, badRows)
-		s.besides("checkout", before, during)
+		b.wants(t)
 		return w.shelf.put(ctx, s)
 	})
 }
@@ -235,23 +238,4 @@ func (w *backstops) trigger(ctx context.Context, s *shop, statement string) erro
 		return fmt.Errorf("making rows that cannot be changed: %w", err)
 	}
 	return nil
-}
-
-// paceFor does pairs of lock and redeem for a while.
-func (s *shop) paceFor(ctx context.Context, w *backstops, template, name string, d time.Duration) (load, error) {
-	stock, err := s.fill(ctx, template, name, int(w.size.pace*d.Seconds()))
-	if err != nil {
-		return load{}, err
-	}
-	l := s.pairsAt(ctx, stock.ids, w.size.pace)
-	return l, ctx.Err()
-}
-
-// besides compares what calls took before something began and while it went on.
-func (s *shop) besides(name string, before, during load) {
-	calm, busy := late(before.took, 99), late(during.took, 99)
-	told(s.t, name+"_calls", len(during.took))
-	want(s.t, name+"_failed", before.failed+during.failed, Equal, 0)
-	want(s.t, name+"_p99_ms", busy, AtMost, p99Times*calm)
-	want(s.t, name+"_calm_p99_ms", calm, AtLeast, 0)
 }

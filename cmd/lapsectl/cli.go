@@ -29,6 +29,7 @@ type cli struct {
 	Events    eventsCommand    `cmd:"" help:"Watch events as they come."`
 	Explain   explainCommand   `cmd:"" help:"Show what is known of a coupon."`
 	Notice    noticeCommand    `cmd:"" help:"Look at notices and reminders, and have them sent again."`
+	User      userCommand      `cmd:"" help:"Show what is stored of a user, erase it, and note what they do not want."`
 	Stats     statsCommand     `cmd:"" help:"Show what became of a template's coupons, day by day."`
 	Token     tokenCommand     `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
 	Rebuild   rebuildCommand   `cmd:"" help:"Publish the triggers of all coupons again, for a broker that has lost them."`

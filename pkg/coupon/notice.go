@@ -178,12 +178,6 @@ type AtRisk struct {
 	At        time.Time
 }
 
-// NoticeMessage is a notice with its text in every language, by BCP 47 tag.
-type NoticeMessage struct {
-	Notice
-	Texts map[string]NoticeText
-}
-
 // ClosePlan says which windows to close and what becomes of them.
 type ClosePlan struct {
 	Kind   NoticeKind
@@ -191,8 +185,6 @@ type ClosePlan struct {
 	Limit  int                                    // windows in one transaction at most
 	Lease  time.Duration                          // how long the closing pod alone may deliver what may be sent at once
 	Decide func(now time.Time, c *Closed) Decided // pure; called within the transaction, perhaps more than once
-
-	Channels []Channel // each gets a notice: until Decide is asked
 }
 
 // Closing is what closing did.

@@ -36,7 +36,7 @@ var (
 	stmtArchiveReturn = define("archive.return", `SELECT coupon_id FROM quota_return WHERE coupon_id IN (?)`)
 	// Every event of a coupon has an id that begins with the coupon's and a colon; the semicolon comes after it.
 	stmtArchiveNotice = define("archive.notice", `SELECT i.coupon_id FROM notice_item i JOIN notice_window w ON w.id = i.window_id
-		LEFT JOIN notice n ON n.window_id = w.id AND n.state = 'pending'
+		LEFT JOIN notice n ON n.window_id = w.id AND n.state IN ('pending','sending')
 		WHERE (w.closed_at IS NULL OR n.window_id IS NOT NULL) AND (i.event_id >= ? AND i.event_id < ?)`)
 
 	stmtArchivePut = define("archive.put", `INSERT INTO coupon_archive (`+rowColumns+`, archived_at)

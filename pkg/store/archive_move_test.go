@@ -248,6 +248,20 @@ func TestOldNoticesAreRemoved(t *testing.T) {
 		require.Equal(t, want.more, more)
 	}
 	require.EqualValues(t, 13, d.Int(t, `SELECT COUNT(*) FROM inbox`))
+
+	d.Exec(t, `UPDATE notice SET state = 'sending' WHERE window_id = 4 AND channel = 'log'`)
+	require.Zero(t, prune(30), "nobody knows yet what became of it")
+	for day := range 12 {
+		d.Exec(t, `INSERT INTO notice_count VALUES ('u', 'sms', UTC_DATE() - INTERVAL ? DAY, 1)`, day)
+	}
+	pruned, more, err := s.PruneNoticeCounts(t.Context(), time.Now().Add(-9*24*time.Hour), 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, pruned)
+	require.True(t, more)
+	pruned, more, err = s.PruneNoticeCounts(t.Context(), time.Now().Add(-9*24*time.Hour), 5)
+	require.NoError(t, err)
+	require.Equal(t, 1, pruned)
+	require.False(t, more)
 }
 
 // TestArchiveUnderTraffic: while the archive takes what is finished, orders redeem and refund, and readers read. No coupon

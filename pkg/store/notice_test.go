@@ -336,7 +336,7 @@ func TestNoticeReadsOneIndex(t *testing.T) {
 		"notice.window_next":  {"expired"},
 		"notice.window_claim": {"expired", 500},
 		"notice.claim":        {"inbox", 500},
-		"read.inbox":   {[]byte("n3"), 1 << 40, 20},
+		"read.inbox":          {[]byte("n3"), 1 << 40, 20},
 	} {
 		require.LessOrEqual(t, rowsRead(t, conn, statement(t, name), args...), 502, name)
 	}

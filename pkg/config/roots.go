@@ -20,6 +20,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/reconcile"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/telemetry"
+	"github.com/lapsehq/lapse/pkg/wakeup"
 )
 
 // Common is what every worker of an installation is told. Installation, prefix, ladder and delay must be the same for all of
@@ -176,11 +177,12 @@ type Notifier struct {
 	Common  `koanf:",squash"`
 	Notice  Notice         `koanf:"notice"`
 	Profile profile.Config `koanf:"profile"`
+	Wakeup  wakeup.Config  `koanf:"wakeup"`
 }
 
 // DefaultNotifier returns the defaults.
 func DefaultNotifier() Notifier {
-	c := Notifier{Common: DefaultCommon(), Notice: DefaultNotice(), Profile: profile.DefaultConfig()}
+	c := Notifier{Common: DefaultCommon(), Notice: DefaultNotice(), Profile: profile.DefaultConfig(), Wakeup: wakeup.DefaultConfig()}
 	c.Admin.Address = ":9103"
 
 	return c

@@ -44,6 +44,9 @@ func DefaultConfig() Config {
 	}
 }
 
+// StopWithin is how long the loops may take to stop: the drain, and recording what it left.
+func (c Config) StopWithin() time.Duration { return c.Drain + 2*settleWithin }
+
 // Has reports whether the channel is there.
 func (c Config) Has(ch coupon.Channel) bool { return slices.Contains(c.Channels, string(ch)) }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/notice/text"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
@@ -26,8 +27,10 @@ func overReal(t *testing.T) (*client.Client, testenv.Database) {
 	cfg := api.DefaultConfig()
 	cfg.Address = "127.0.0.1:0"
 	cfg.Tokens = []api.Token{{Name: "shop", Hash: api.HashToken("s3cret"), Scopes: []string{"issue", "order", "read", "ops"}}}
+	texts, err := text.New("en")
+	require.NoError(t, err)
 	a, err := api.New(cfg, api.Deps{
-		Templates: s, Grants: s, Stats: s, Keys: s, Checkout: s, Coupons: s, Wallets: s,
+		Templates: s, Grants: s, Stats: s, Keys: s, Checkout: s, Coupons: s, Wallets: s, Notices: s, Texts: texts,
 	}, testenv.Log(t).WithOptions(zap.IncreaseLevel(zap.WarnLevel)), prometheus.NewRegistry())
 	require.NoError(t, err)
 	require.NoError(t, a.Listen(t.Context()))
@@ -231,4 +234,46 @@ func TestOddIdsGoThrough(t *testing.T) {
 		require.Len(t, page.Coupons, 1)
 		require.Equal(t, odd, page.Coupons[0].OrderID)
 	}
+}
+
+func TestNoticesOverTheRealAPI(t *testing.T) {
+	t.Parallel()
+	c, db := overReal(t)
+	ctx := t.Context()
+	db.Exec(t, `INSERT INTO inbox (user_id,id,window_id,kind,display,items,texts,created_at,valid_until) VALUES
+		('u/1',1,11,'expiring','',2,'{"en":{"title":"T","text":"x"},"zh-CN":{"title":"题","text":"文"}}',UTC_TIMESTAMP(3),'9999-12-31'),
+		('u/1',2,12,'expired','',1,'{"en":{"title":"U","text":"x"}}',UTC_TIMESTAMP(3),'9999-12-31'),
+		('u/1',3,13,'expiring','popup',1,'{"en":{"title":"P","text":"x"}}',UTC_TIMESTAMP(3),UTC_TIMESTAMP(3) + INTERVAL 1 HOUR)`)
+	var all []client.Notice
+	for q := (client.NoticesQuery{Locale: "zh", Limit: 1}); ; {
+		page, err := c.Notices(ctx, "u/1", q)
+		require.NoError(t, err)
+		all = append(all, page.Notices...)
+		if q.Page = page.Next; q.Page == "" {
+			break
+		}
+	}
+	require.Len(t, all, 2)
+	require.Equal(t, []string{"2", "12-inbox", "expired", "inbox", "U"}, []string{all[0].ID, all[0].NoticeID, all[0].Kind, all[0].Display, all[0].Title})
+	require.Equal(t, "题", all[1].Title)
+	require.Nil(t, all[1].ReadAt)
+	unread, err := c.UnreadNotices(ctx, "u/1")
+	require.NoError(t, err)
+	require.Equal(t, 2, unread)
+	read, err := c.ReadNotices(ctx, "u/1", "2", "3")
+	require.NoError(t, err)
+	require.Equal(t, 1, read)
+	read, err = c.ReadNoticesUpTo(ctx, "u/1", "2")
+	require.NoError(t, err)
+	require.Equal(t, 1, read)
+	popups, err := c.TakePopups(client.WithIdempotencyKey(ctx, "k"), "u/1", "", 0)
+	require.NoError(t, err)
+	require.Len(t, popups, 1)
+	require.NotNil(t, popups[0].ValidUntil)
+	again, err := c.TakePopups(client.WithIdempotencyKey(ctx, "k"), "u/1", "", 0)
+	require.NoError(t, err)
+	require.Equal(t, popups, again)
+	popups, err = c.TakePopups(ctx, "u/1", "en", 5)
+	require.NoError(t, err)
+	require.Empty(t, popups)
 }

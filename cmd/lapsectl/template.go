@@ -266,6 +266,7 @@ func (c *templateShow) Run(ctx context.Context, s *system) error {
 			{"late payment", fmt.Sprintf("%s, a lock reaches at most %s past the end", t.Terms.LatePay, t.Terms.LateWindow)},
 			{"quota back", string(t.Terms.QuotaBack)},
 			{"precision", x.Precision},
+			{"reminders", remindersText(t.Terms.Reminders)},
 			{"issued", fmt.Sprintf("%d of %s; per user %s", x.Issued, limit(x.Quota), limit(x.PerUser))},
 			{"state", x.State},
 			{"revised", fmt.Sprintf("%s by %s: %s", x.CreatedAt, x.Actor, x.Reason)},

@@ -18,6 +18,7 @@ type termsFlags struct {
 	LatePay     *string        `help:"Whether an order that holds a live lock may pay past the end: honour_lock or strict." placeholder:"honour_lock"`
 	LateWindow  *time.Duration `help:"How far past the end a lock may reach." placeholder:"30m"`
 	QuotaBack   *string        `help:"What an expired or voided coupon gives back of the quota: none, total or total_and_user." placeholder:"none"`
+	Reminders   *string        `help:"At which of the installation's offsets before the end users are told, such as --reminders=-3d,-30m; none for none, an empty one for all." placeholder:"OFFSETS"`
 }
 
 // apply sets what was given.
@@ -42,6 +43,9 @@ func (f *termsFlags) apply(t *coupon.Terms) {
 	if f.QuotaBack != nil {
 		t.QuotaBack = coupon.QuotaBack(*f.QuotaBack)
 	}
+	if f.Reminders != nil {
+		t.Reminders = coupon.Picks(*f.Reminders)
+	}
 }
 
 // termsJSON are the terms beside the value, as --json prints them.
@@ -54,12 +58,26 @@ type termsJSON struct {
 	LatePay     string   `json:"late_pay_policy"`
 	LateWindow  string   `json:"late_pay_window"`
 	QuotaBack   string   `json:"quota_back"`
+	Reminders   string   `json:"reminders"` // empty: at all of the installation's offsets
 }
 
 func termsOf(t coupon.Terms) termsJSON {
 	return termsJSON{
 		Offer: string(t.Offer.Kind), BasisPoints: t.Offer.BasisPoints, Cap: t.Offer.Cap, MinSpend: t.Offer.MinSpend,
 		Scopes: append([]string{}, t.Offer.Scopes...), LatePay: string(t.LatePay), LateWindow: t.LateWindow.String(), QuotaBack: string(t.QuotaBack),
+		Reminders: string(t.Reminders),
+	}
+}
+
+// remindersText is a template's pick for people.
+func remindersText(p coupon.Picks) string {
+	switch p {
+	case "":
+		return "at all of the installation's offsets"
+	case coupon.PickNone:
+		return "none"
+	default:
+		return strings.ReplaceAll(string(p), ",", ", ")
 	}
 }
 

@@ -20,6 +20,7 @@ type Template struct {
 	LatePayPolicy string    `json:"late_pay_policy" enum:"honour_lock,strict"`
 	LatePayWindow string    `json:"late_pay_window" doc:"how far beyond a coupon's end a lock may reach, such as 30m0s"`
 	QuotaBack     string    `json:"quota_back" enum:"none,total,total_and_user"`
+	Reminders     string    `json:"reminders" doc:"before the end, at which of the installation's offsets: empty for all of them, none, or a list with commas"`
 	Offer         Offer     `json:"offer"`
 	Quota         int64     `json:"quota" doc:"how many coupons it issues at most; 0: any number"`
 	PerUser       int64     `json:"per_user" doc:"how many one user gets at most; 0: any number"`
@@ -51,7 +52,7 @@ func templateOf(t coupon.Template) Template {
 	return Template{
 		TemplateID: formatID(t.ID), Revision: t.Revision, Name: t.Name, Rule: Rule(t.Rule), Value: t.Terms.Value, Currency: t.Terms.Currency,
 		Precision: string(t.Terms.Precision), LatePayPolicy: string(t.Terms.LatePay), LatePayWindow: t.Terms.LateWindow.String(),
-		QuotaBack: string(t.Terms.QuotaBack), Offer: offerOf(t.Terms.Offer), Quota: t.Quota, PerUser: t.PerUser, Issued: t.Taken,
+		QuotaBack: string(t.Terms.QuotaBack), Reminders: string(t.Terms.Reminders), Offer: offerOf(t.Terms.Offer), Quota: t.Quota, PerUser: t.PerUser, Issued: t.Taken,
 		State: state, CreatedAt: t.CreatedAt.UTC(), Actor: t.Actor, Reason: t.Reason,
 	}
 }

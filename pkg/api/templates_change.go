@@ -29,6 +29,7 @@ type TemplateAsk struct {
 	LatePayPolicy string    `json:"late_pay_policy,omitempty" enum:"honour_lock,strict" doc:"whether an order that holds a live lock may pay after the end; honour_lock if absent"`
 	LatePayWindow string    `json:"late_pay_window,omitempty" doc:"how far beyond the end a lock may reach; 30m if absent"`
 	QuotaBack     string    `json:"quota_back,omitempty" enum:"none,total,total_and_user" doc:"what an expired or voided coupon gives back; none if absent"`
+	Reminders     string    `json:"reminders,omitempty" maxLength:"255" doc:"before the end, at which of the installation's offsets, such as -3d,-30m; none; all of them if absent"`
 	Offer         *OfferAsk `json:"offer,omitempty" doc:"value off if absent"`
 	Quota         int64     `json:"quota,omitempty" minimum:"0" doc:"how many coupons it issues at most; 0: any number"`
 	PerUser       int64     `json:"per_user,omitempty" minimum:"0" doc:"how many one user gets at most; 0: any number"`
@@ -46,6 +47,7 @@ type TemplateChange struct {
 	LatePayPolicy *string   `json:"late_pay_policy,omitempty" enum:"honour_lock,strict"`
 	LatePayWindow *string   `json:"late_pay_window,omitempty"`
 	QuotaBack     *string   `json:"quota_back,omitempty" enum:"none,total,total_and_user"`
+	Reminders     *string   `json:"reminders,omitempty" maxLength:"255" doc:"empty: at all of the installation's offsets"`
 	Offer         *OfferAsk `json:"offer,omitempty" doc:"replaces all of the offer"`
 	Quota         *int64    `json:"quota,omitempty" minimum:"0" doc:"those issued included"`
 	PerUser       *int64    `json:"per_user,omitempty" minimum:"0"`
@@ -99,6 +101,7 @@ func (a *API) createTemplate(ctx context.Context, in *createIn) (*templateOut, e
 		Name: b.Name, Rule: coupon.Rule(b.Rule), Quota: b.Quota, PerUser: b.PerUser, Actor: c.actor, Reason: b.Reason,
 		Terms: coupon.Terms{
 			Value: b.Value, Currency: b.Currency, Precision: coupon.Exact, LatePay: coupon.LatePay(b.LatePayPolicy), QuotaBack: coupon.QuotaBack(b.QuotaBack),
+			Reminders: coupon.Picks(b.Reminders),
 		}.Defaults(),
 	}
 	if b.Precision != "" {
@@ -181,6 +184,7 @@ func (b *TemplateChange) apply(t *coupon.Template) {
 	setText(&t.Terms.Precision, b.Precision)
 	setText(&t.Terms.LatePay, b.LatePayPolicy)
 	setText(&t.Terms.QuotaBack, b.QuotaBack)
+	setText(&t.Terms.Reminders, b.Reminders)
 	if b.Rule != nil {
 		t.Rule = coupon.Rule(*b.Rule)
 	}

@@ -18,6 +18,7 @@ type Terms struct {
 	LatePayPolicy string `json:"late_pay_policy,omitempty"` // honour_lock (default) or strict
 	LatePayWindow string `json:"late_pay_window,omitempty"` // such as 30m
 	QuotaBack     string `json:"quota_back,omitempty"`      // none (default), total or total_and_user
+	Reminders     string `json:"reminders,omitempty"`       // before the end: empty for all offsets of the installation, none, or a list such as -3d,-30m
 	Quota         int64  `json:"quota,omitempty"`           // 0: unlimited
 	PerUser       int64  `json:"per_user,omitempty"`        // 0: unlimited
 	Reason        string `json:"reason"`                    // why; required
@@ -34,6 +35,7 @@ type TermsChange struct {
 	LatePayPolicy *string `json:"late_pay_policy,omitempty"`
 	LatePayWindow *string `json:"late_pay_window,omitempty"`
 	QuotaBack     *string `json:"quota_back,omitempty"`
+	Reminders     *string `json:"reminders,omitempty"` // empty: all offsets of the installation
 	Offer         *Offer  `json:"offer,omitempty"`
 	Quota         *int64  `json:"quota,omitempty"` // those issued included
 	PerUser       *int64  `json:"per_user,omitempty"`

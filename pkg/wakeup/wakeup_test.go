@@ -2,7 +2,6 @@ package wakeup_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -80,22 +79,24 @@ func TestWhoIsAtRisk(t *testing.T) {
 		change func(*coupon.Closed)
 		want   bool
 	}{
-		"a cart":                 {nil, true},
-		"browsed":                {func(c *coupon.Closed) { c.Profile.CartAt, c.Profile.BrowseAt = time.Time{}, ago(72*time.Hour) }, true},
-		"too long ago":           {func(c *coupon.Closed) { c.Profile.CartAt = ago(72*time.Hour + time.Second) }, false},
-		"only logged in":         {func(c *coupon.Closed) { c.Profile.CartAt, c.Profile.LoginAt = time.Time{}, ago(time.Minute) }, false},
-		"ordered before":         {func(c *coupon.Closed) { c.Profile.OrderedAt = ago(2 * time.Hour) }, true},
-		"ordered after":          {func(c *coupon.Closed) { c.Profile.OrderedAt = ago(30 * time.Minute) }, false},
-		"ordered then":           {func(c *coupon.Closed) { c.Profile.OrderedAt = ago(time.Hour) }, false},
-		"browsed after an order": {func(c *coupon.Closed) { c.Profile.OrderedAt, c.Profile.BrowseAt = ago(30*time.Minute), ago(time.Minute) }, true},
-		"another offset":         {func(c *coupon.Closed) { c.Offset = "-3d" }, false},
-		"expired":                {func(c *coupon.Closed) { c.Kind = coupon.NoticeExpired }, false},
-		"nothing left":           {func(c *coupon.Closed) { c.Items = 0 }, false},
-		"late":                   {func(c *coupon.Closed) { c.Late = true }, false},
-		"ended":                  {func(c *coupon.Closed) { c.EndsAt = now }, false},
-		"erased":                 {func(c *coupon.Closed) { c.Profile.ErasedAt = ago(time.Hour) }, false},
-		"wants nothing":          {func(c *coupon.Closed) { c.Profile.OptOuts = []coupon.OptOut{{Channel: "*", Kind: "*", Out: true}} }, false},
-		"wants no SMS":           {func(c *coupon.Closed) { c.Profile.OptOuts = []coupon.OptOut{{Channel: "sms", Kind: "*", Out: true}} }, true},
+		"a cart":         {nil, true},
+		"browsed":        {func(c *coupon.Closed) { c.Profile.CartAt, c.Profile.BrowseAt = time.Time{}, ago(72*time.Hour) }, true},
+		"too long ago":   {func(c *coupon.Closed) { c.Profile.CartAt = ago(72*time.Hour + time.Second) }, false},
+		"only logged in": {func(c *coupon.Closed) { c.Profile.CartAt, c.Profile.LoginAt = time.Time{}, ago(time.Minute) }, false},
+		"ordered before": {func(c *coupon.Closed) { c.Profile.OrderedAt = ago(2 * time.Hour) }, true},
+		"ordered after":  {func(c *coupon.Closed) { c.Profile.OrderedAt = ago(30 * time.Minute) }, false},
+		"ordered then":   {func(c *coupon.Closed) { c.Profile.OrderedAt = ago(time.Hour) }, false},
+		"browsed after an order": {func(c *coupon.Closed) {
+			c.Profile.OrderedAt, c.Profile.BrowseAt = ago(30*time.Minute), ago(time.Minute)
+		}, true},
+		"another offset": {func(c *coupon.Closed) { c.Offset = "-3d" }, false},
+		"expired":        {func(c *coupon.Closed) { c.Kind = coupon.NoticeExpired }, false},
+		"nothing left":   {func(c *coupon.Closed) { c.Items = 0 }, false},
+		"late":           {func(c *coupon.Closed) { c.Late = true }, false},
+		"ended":          {func(c *coupon.Closed) { c.EndsAt = now }, false},
+		"erased":         {func(c *coupon.Closed) { c.Profile.ErasedAt = ago(time.Hour) }, false},
+		"wants nothing":  {func(c *coupon.Closed) { c.Profile.OptOuts = []coupon.OptOut{{Channel: "*", Kind: "*", Out: true}} }, false},
+		"wants no SMS":   {func(c *coupon.Closed) { c.Profile.OptOuts = []coupon.OptOut{{Channel: "sms", Kind: "*", Out: true}} }, true},
 	} {
 		d := w.More(now, closed(tt.change), coupon.Decided{Notices: []coupon.PlannedNotice{{Channel: coupon.ChannelInbox}}})
 		require.Equal(t, tt.want, d.AtRisk != nil, name)
@@ -168,7 +169,9 @@ func TestWhatIsGranted(t *testing.T) {
 	foreign.Body = []byte(strings.Replace(string(foreign.Body), "/lapse/test", "/lapse/other", 1))
 	long := strings.Repeat("长", 42)
 	out, err := w.Handle(t.Context(), []broker.Delivery{
-		delivery(t, nil), {Body: []byte("{}")}, foreign,
+		delivery(t, nil),
+		{Body: []byte("{}")},
+		foreign,
 		delivery(t, func(a *coupon.AtRisk) { a.Offer = coupon.OfferDiscount }),
 		delivery(t, func(a *coupon.AtRisk) { a.EndsAt = now }),
 		delivery(t, func(a *coupon.AtRisk) { a.UserID = "impossible" }),
@@ -195,7 +198,7 @@ func TestWhatIsGranted(t *testing.T) {
 	down := newScene(t, issuer(func([]coupon.Grant) ([]coupon.Granted, error) { return nil, coupon.ErrUnavailable }), now, func(c *wakeup.Config) { c.Template = 7 })
 	_, err = down.Handle(t.Context(), []broker.Delivery{delivery(t, nil)})
 	require.ErrorIs(t, err, coupon.ErrUnavailable)
-	require.False(t, errors.Is(err, coupon.ErrIntegrity))
+	require.NotErrorIs(t, err, coupon.ErrIntegrity)
 }
 
 // However often the events come, and to however many pods: one coupon for a user and a day, as many as the template has for a
@@ -241,4 +244,61 @@ func TestWakeUpGrantsOnce(t *testing.T) {
 	require.Zero(t, db.Int(t, `SELECT taken FROM template_stock WHERE template_id = ?`, campaign))
 	require.LessOrEqual(t, db.Int(t, `SELECT MAX(n) FROM (SELECT COUNT(*) AS n FROM coupon GROUP BY user_id) x`), int64(2))
 	require.EqualValues(t, 4, db.Int(t, `SELECT COUNT(DISTINCT grant_key) FROM grant_key WHERE issuer = ?`, wakeup.Issued))
+}
+
+// The whole way on a real database: what a user did, the window of a reminder that closes twice over, the event, the coupon.
+func TestFromTheCartToTheCoupon(t *testing.T) {
+	t.Parallel()
+	db := testenv.NewDatabase(t)
+	s := db.Store(t)
+	at, err := s.Now(t.Context())
+	require.NoError(t, err)
+	template := func(name string) uint64 {
+		id, err := s.CreateTemplate(t.Context(), coupon.Template{
+			Name: name, Rule: coupon.Rule{Kind: coupon.RuleAfter, After: "20h"},
+			Terms: coupon.Terms{Value: 6000, Currency: "CNY", Precision: coupon.Exact},
+		})
+		require.NoError(t, err)
+		return id
+	}
+	campaign, own := template("campaign"), template("wake up")
+	require.NoError(t, s.ApplyUserEvents(t.Context(), []coupon.UserEvent{
+		{UserID: "shopper", At: at.Add(-time.Hour), Activity: coupon.ActivityCart},
+		{UserID: "buyer", At: at.Add(-time.Hour), Activity: coupon.ActivityCart},
+		{UserID: "buyer", At: at.Add(-time.Minute), Activity: coupon.ActivityOrder},
+	}))
+	w := newScene(t, s, at, func(c *wakeup.Config) { c.Template = own })
+	rules := coupon.WindowRules{Quiet: time.Millisecond, MaxAge: time.Second, MaxItems: 100}
+	for _, user := range []string{"shopper", "buyer", "stranger"} {
+		granted, err := s.Issue(t.Context(), []coupon.Grant{{Key: user, TemplateID: campaign, UserID: user}})
+		require.NoError(t, err)
+		ends := granted[0].ExpiresAt
+		added, err := s.CollectNotices(t.Context(), rules, []coupon.NoticeItem{{
+			EventID: coupon.ExpiringID(granted[0].CouponID, ends, "-1d"), Kind: coupon.NoticeExpiring, UserID: user, CouponID: granted[0].CouponID,
+			TemplateID: campaign, Version: 1, ExpiresAt: ends, Value: 6000, Currency: "CNY",
+			Offset: "-1d", Slot: "-1d/" + ends.Format(time.DateOnly), NotifyAt: at, CloseAt: at,
+		}})
+		require.NoError(t, err)
+		require.Equal(t, 1, added)
+	}
+	decide := func(now time.Time, c *coupon.Closed) coupon.Decided { return w.More(now, c, coupon.Decided{}) }
+	risks := 0
+	testenv.Wait(t, "the windows to close", func() bool {
+		closing, err := s.CloseNotices(t.Context(), coupon.ClosePlan{Kind: coupon.NoticeExpiring, Rules: rules, Limit: 10, Lease: time.Minute, Decide: decide})
+		require.NoError(t, err)
+		risks += closing.AtRisk
+		return db.Int(t, `SELECT COUNT(*) FROM notice_window WHERE closed_at IS NOT NULL`) == 3
+	})
+	require.Equal(t, 1, risks, "who has ordered since, and of whom nothing is known, are not told of")
+	var body []byte
+	require.NoError(t, db.SQL.QueryRowContext(t.Context(), `SELECT body FROM outbox WHERE routing_key = 'coupon.at_risk'`).Scan(&body))
+	for range 3 {
+		out, err := w.Handle(t.Context(), []broker.Delivery{{Body: body}, {Body: body}})
+		require.NoError(t, err)
+		require.Equal(t, []broker.Outcome{broker.Ack(), broker.Ack()}, out)
+	}
+	require.EqualValues(t, 1, db.Int(t, `SELECT COUNT(*) FROM coupon WHERE template_id = ? AND user_id = 'shopper'`, own))
+	require.EqualValues(t, 1, db.Int(t, `SELECT COUNT(*) FROM coupon WHERE template_id = ?`, own))
+	require.InDelta(t, 1, w.count(t, "granted"), 0)
+	require.InDelta(t, 5, w.count(t, "repeated"), 0)
 }

@@ -65,6 +65,20 @@ func fill(ctx context.Context, db *sql.DB, n int) (data, error) {
 		`INSERT INTO user_quota SELECT 1, CONCAT('u', n), 1 FROM plans_n WHERE n < 50000`,
 		`INSERT INTO order_tombstone SELECT n, CONCAT('o', n), 1, 0, TIMESTAMPADD(SECOND, -n, @now) FROM plans_n WHERE n < 50000`,
 		`INSERT INTO quota_return SELECT n, 1, 'u', 1, @now FROM plans_d`,
+		// The user big has two notices of every other window, and ten thousand rows in the inbox, every fourth a popup; of each kind a
+		// thousand are not read.
+		`INSERT INTO notice_window (id, user_id, kind, remind_at, slot, open_mark, items, opened_at, last_item_at, due_at, closed_at, closed_by)
+			SELECT n + 1, IF(n % 2, 'big', CONCAT('u', n)), IF(n % 4 < 2, 'expiring', 'expired'), '', CONCAT(n), NULL, 1, @now, @now, '9999-12-31', @now, 'time' FROM plans_n WHERE n < 20000`,
+		`INSERT INTO notice_item (window_id, event_id, coupon_id, version, expires_at, value, currency, dropped, added_at)
+			SELECT n + 1, CONCAT(n, ':1:expired'), n + 1, 1, @now, 500, 'CNY', '', @now FROM plans_n WHERE n < 20000`,
+		`INSERT INTO notice (window_id, channel, user_id, kind, items, state, reason, attempts, try_at, created_at, settled_at)
+			SELECT i.n + 1, ELT(c.n + 1, 'inbox', 'sms'), IF(i.n % 2, 'big', CONCAT('u', i.n)), IF(i.n % 4 < 2, 'expiring', 'expired'), 1,
+			IF(i.n % 10, 'sent', 'failed'), '', 1, '9999-12-31', @now, @now FROM plans_n i JOIN plans_d c WHERE i.n < 20000 AND c.n < 2`,
+		`INSERT INTO inbox (user_id, id, window_id, kind, display, items, texts, created_at, valid_until, read_at)
+			SELECT 'big', n + 1, n + 1, 'expired', IF(n % 4 = 3, 'popup', ''), 1, '{}', @now, IF(n % 4 = 3, TIMESTAMPADD(DAY, 1, @now), '9999-12-31'), IF(n < 8000, @now, NULL)
+			FROM plans_n WHERE n < 10000`,
+		`INSERT INTO user_profile (user_id, locale, zone, addresses, address_key, seen_at) SELECT CONCAT('u', n), 'en', '', '', '', @now FROM plans_n WHERE n < 50000`,
+		`INSERT INTO user_optout SELECT CONCAT('u', n), 'sms', '*', 1, 'receipt', @now FROM plans_n WHERE n < 50000`,
 		`INSERT INTO operator_log SELECT n + 1, @now, 'plans', 'r', 'template.stop', '1', '{}' FROM plans_d`,
 	}
 	if err := execAll(ctx, conn, before); err != nil {
@@ -99,7 +113,8 @@ func fill(ctx context.Context, db *sql.DB, n int) (data, error) {
 	return d, execAll(ctx, conn, append(add,
 		`DROP TABLE plans_n`, `DROP TABLE plans_d`,
 		`ANALYZE TABLE coupon, coupon_archive, coupon_history, coupon_history_archive, grant_key, idempotency_key, ledger_seen,
-			user_quota, order_tombstone, template_stats, template_stock, coupon_template, operator_log, quota_return`))
+			user_quota, order_tombstone, template_stats, template_stock, coupon_template, operator_log, quota_return, notice, notice_window, notice_item, inbox, user_profile,
+			user_optout`))
 }
 
 // secondary gives what drops the indexes of the big tables, and what makes them again.

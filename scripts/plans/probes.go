@@ -19,7 +19,7 @@ func ofAPI(name string) bool {
 // probes is how each statement is run: in the middle of much, and at its largest page.
 func (d data) probes() map[string][]probe {
 	table := make(map[string][]probe)
-	for _, part := range []map[string][]probe{d.readers(), d.lists(), d.verbs(), d.issuance(), d.keys(), d.templates()} {
+	for _, part := range []map[string][]probe{d.readers(), d.lists(), d.verbs(), d.issuance(), d.keys(), d.templates(), d.notices()} {
 		maps.Copy(table, part)
 	}
 	return table
@@ -166,13 +166,44 @@ func (d data) templates() map[string][]probe {
 		"stats.tombstone_prune": {{with: "a job's batch", page: page, args: []any{600_000_000, page}}},
 		"template.list":         {{with: "50 templates", page: 100, args: []any{5, 50}}, {with: "one", page: 2, args: []any{5, 1}}},
 		"template.terms":        {{with: "a revision", page: 1, args: []any{5, 1}}},
-		"template.insert":       {{with: "a revision", page: 1, args: []any{5, 2, "n", "{}", 1, "CNY", "exact", "strict", 1, "none", "amount", 0, 0, 0, "[]", "a", "r"}}},
+		"template.insert":       {{with: "a revision", page: 1, args: []any{5, 2, "n", "{}", 1, "CNY", "exact", "strict", 1, "none", "amount", 0, 0, 0, "[]", "", "a", "r"}}},
 		"template.stock_insert": {{with: "a template", page: 1, args: []any{0, 0}}},
 		"template.stock_revise": {{with: "a template", page: 1, args: []any{2, 0, 0, 5, 1}}},
 		"template.stop":         {{with: "a template", page: 1, args: []any{true, 5, true}}},
 		"operator.add":          {{with: "a deed", page: 1, args: []any{"a", "r", "template.stop", []byte("1"), []byte("{}")}}},
 		"operator.list":         {{with: "a late page", page: page, args: []any{"template.stop", 500, page}}},
 		"setting.plan":          {{with: "–", page: 3}},
+	}
+}
+
+// notices are those of readers, of providers and of operators' lists.
+func (d data) notices() map[string][]probe {
+	big, u, sms := []byte("big"), []byte("u778"), "sms"
+	inbox := make([]any, 0, 101)
+	inbox = append(inbox, big)
+	for i := range 100 {
+		inbox = append(inbox, 9001+4*i)
+	}
+	return map[string][]probe{
+		"read.inbox":           {{with: "first page", page: page, args: []any{big, 1 << 40, page}}, {with: "a late page", page: page, args: []any{big, 500, page}}},
+		"read.inbox_unread":    {{with: "fifteen hundred", page: 2 * 1000, args: []any{big, 1000}}, {with: "none", page: 1, args: []any{u, 1000}}},
+		"read.inbox_mark":      {{with: "100 rows", in: 100, page: 2 * page, args: inbox}},
+		"read.inbox_mark_to":   {{with: "fifteen hundred, of which 75 are older", page: 1500 + 75, args: []any{big, 8100}}},
+		"read.popup_any":       {{with: "five hundred wait", page: 2, args: []any{big}}, {with: "none", page: 1, args: []any{u}}},
+		"read.popup_lock":      {{with: "a page", page: 2 * page, args: []any{big, page}}},
+		"read.popup_hand":      {{with: "one", page: 2, args: []any{big, 9004}}},
+		"read.notice_user":     {{with: "a notice", page: 1, args: []any{777, sms}}},
+		"profile.read":         {{with: "a user", page: 1, args: []any{u}}},
+		"profile.optouts":      {{with: "a user", page: 1, args: []any{u}}},
+		"list.notices":         {{with: "first page", page: page, args: []any{1 << 40, 1 << 40, "~", page}}, {with: "a late page", page: page, args: []any{777, 777, sms, page}}},
+		"list.notices_user":    {{with: "a late page", page: page, args: []any{big, "expiring", 5000, 5000, sms, page}}},
+		"list.notices_state":   {{with: "a late page", page: page, args: []any{"failed", 5000, 5000, sms, page}}},
+		"list.notice_window":   {{with: "a window", page: 1, args: []any{777}}},
+		"list.notice_items":    {{with: "a window", page: 1, args: []any{777, 1000}}},
+		"list.notice_channels": {{with: "a window", page: 4, args: []any{777}}},
+		"notice.resend_lock":   {{with: "a notice", page: 1, args: []any{777, sms}}},
+		"notice.resend":        {{with: "a notice", page: 1, args: []any{11, sms, "failed"}}},
+		"explain.notices":      {{with: "a coupon", page: 6, args: []any{777, 1000}}},
 	}
 }
 

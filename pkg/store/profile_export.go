@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -187,8 +188,8 @@ func exported(name string, value any) any {
 			return coupon.Status(n).String()
 		}
 	case "day":
-		if text, ok := value.(string); ok {
-			return text
+		if at, ok := value.(time.Time); ok {
+			return at.Format(time.DateOnly)
 		}
 	}
 	return value

@@ -12,32 +12,29 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/notice"
+	"github.com/lapsehq/lapse/pkg/notice/policy"
+	"github.com/lapsehq/lapse/pkg/notice/text"
 	"github.com/lapsehq/lapse/pkg/pulse"
-	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
-// sluggish is a channel whose provider takes its time before the notices are recorded.
-type sluggish struct {
-	notice.SentStore
-	takes time.Duration
-}
+// sluggish is a channel whose provider takes its time.
+type sluggish struct{ takes time.Duration }
 
 func (sluggish) Name() coupon.Channel { return coupon.ChannelLog }
+func (sluggish) Batch() int           { return 1 }
+func (sluggish) AtMostOnce() bool     { return false }
 
-func (s sluggish) Deliver(ctx context.Context, ms []coupon.NoticeMessage) (int, error) {
+func (s sluggish) Deliver(ctx context.Context, ms []notice.Message) []notice.Result {
 	answer := time.NewTimer(s.takes)
 	defer answer.Stop()
+	results := make([]notice.Result, len(ms))
 	select {
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		results[0] = notice.Result{Outcome: notice.Retry, Reason: "cut"}
 	case <-answer.C:
 	}
-	windows := make([]uint64, len(ms))
-	for i := range ms {
-		windows[i] = ms[i].WindowID
-	}
-	return s.NoticesSent(ctx, coupon.ChannelLog, windows)
+	return results
 }
 
 func (c *scene) due(users int) {
@@ -45,11 +42,11 @@ func (c *scene) due(users int) {
 	var items []coupon.NoticeItem
 	for i := range users {
 		items = append(items, coupon.NoticeItem{
-			EventID: fmt.Sprintf("1:%d:expired", i+1), UserID: fmt.Sprint("u", i), CouponID: uint64(i + 1), Version: 2,
+			EventID: fmt.Sprintf("1:%d:expired", i+1), Kind: coupon.NoticeExpired, UserID: fmt.Sprint("u", i), CouponID: uint64(i + 1), Version: 2,
 			ExpiresAt: time.Date(2020, 1, 2, 0, 0, 0, 0, time.UTC), Currency: "CNY",
 		})
 	}
-	_, err := c.store.CollectNotices(c.ctx(), coupon.NoticeExpired, coupon.WindowRules{Quiet: time.Hour, MaxAge: time.Hour, MaxItems: 10}, items)
+	_, err := c.store.CollectNotices(c.ctx(), coupon.WindowRules{Quiet: time.Hour, MaxAge: time.Hour, MaxItems: 10}, items)
 	require.NoError(c, err)
 	c.db.Exec(c, `UPDATE notice_window SET due_at = '2020-01-02', opened_at = '2020-01-02', last_item_at = '2020-01-02'`)
 }
@@ -63,14 +60,26 @@ func TestStatusNamesTheProvider(t *testing.T) {
 	recorder := pulse.NewRecorder(nil, reg)
 	c.store.WatchStages(recorder)
 	cfg := notice.DefaultConfig()
-	texts, err := notice.NewTexts(cfg.Locale)
+	cfg.Channels = []string{"log"}
+	rules, err := policy.New(cfg.Policy, cfg.Names())
 	require.NoError(t, err)
-	closer, err := notice.NewCloser(cfg, c.store, texts, []notice.Teller{sluggish{c.store, 1500 * time.Millisecond}}, zap.NewNop(), reg, time.Now)
+	texts, err := text.New(cfg.Locale)
 	require.NoError(t, err)
-	closer.Tell(recorder)
+	metrics := notice.NewMetrics(reg, cfg.Names())
+	sender, err := notice.NewSender(cfg, notice.SenderDeps{
+		Store: c.store, Policy: rules, Texts: texts, Metrics: metrics, Pulse: recorder, Log: zap.NewNop(), Now: time.Now,
+	}, []notice.Channel{sluggish{1500 * time.Millisecond}})
+	require.NoError(t, err)
+	// They ended long ago: told all the same.
+	toLog := func(now time.Time, _ *coupon.Closed) coupon.Decided {
+		return coupon.Decided{Notices: []coupon.PlannedNotice{{Channel: coupon.ChannelLog, State: coupon.NoticePending, SendAt: now, NotAfter: coupon.Never}}}
+	}
+	closer, err := notice.NewCloser(cfg, notice.CloserDeps{Store: c.store, Decide: toLog, Ring: sender.Ring, Metrics: metrics, Log: zap.NewNop()})
+	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
+	ended := make(chan error, 3)
 	go func() { ended <- closer.Run(ctx) }()
+	go func() { ended <- sender.Run(ctx) }()
 	go func() {
 		ended <- pulse.NewTeller(recorder, c.store, pulse.Report{Pod: "n", Role: "notifier", Started: time.Now()}, zap.NewNop()).Run(ctx)
 	}()
@@ -81,14 +90,13 @@ func TestStatusNamesTheProvider(t *testing.T) {
 	x, _ := c.status()
 	require.Equal(t, string(pulse.Send), x.Bottleneck.Stage)
 	stop()
-	require.NoError(t, <-ended)
-	require.NoError(t, <-ended)
+	for range cap(ended) {
+		require.NoError(t, <-ended)
+	}
 	rs, err := c.store.Pulses(c.ctx())
 	require.NoError(t, err)
 	require.Empty(t, rs, "one that stops in order takes its rows away")
 }
-
-var _ notice.SentStore = (*store.Store)(nil)
 
 // issued makes coupons that have expired.
 func (c *scene) issued(n int) {

@@ -17,9 +17,9 @@ const crowd = 1000
 // digest grants coupons that end on one local day of their user's, and looks for one notice that names them all.
 func (w *notices) digest(ctx context.Context, t *tally) error {
 	change := changeOfClocks(time.Now())
-	offsets := `["-1d"]`
+	offsets := "-1d"
 	if change.days > 1 {
-		offsets = fmt.Sprintf(`["-1d","-%dd"]`, change.days)
+		offsets = fmt.Sprintf("-1d,-%dd", change.days)
 	}
 	o := posting{rules: daysRules, publisher: map[string]string{"LAPSE__REMINDERS__OFFSETS": offsets}}
 	return w.openPost(ctx, t, o, func(ctx context.Context, p *post) error {

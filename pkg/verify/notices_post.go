@@ -41,7 +41,7 @@ const (
 	providerKey    = "verify-key-1"
 	providerSecret = "verify-0123456789abcdef0123456789abcdef"
 	mailDomain     = "lapse.example"
-	everyChannel   = `["inbox","popup","email","sms","push","log"]`
+	everyChannel   = "inbox,popup,email,sms,push,log"
 	noCaps         = `{"sms":{"day":0,"week":0},"push":{"day":0,"week":0},"email":{"day":0,"week":0}}`
 	neverQuiet     = `{"sms":"never","push":"never","email":"never"}`
 	manyCoupons    = 2000 // of one user at once
@@ -80,7 +80,7 @@ func (w *notices) openPost(ctx context.Context, t *tally, o posting, do func(ctx
 			return nil
 		}
 		vars := map[string]string{
-			"LAPSE__REMINDERS__OFFSETS": `["-1d"]`,
+			"LAPSE__REMINDERS__OFFSETS": "-1d",
 			"LAPSE__API__PROVIDERS":     fmt.Sprintf(`{%q:%q}`, providerKey, providerSecret),
 		}
 		maps.Copy(vars, o.publisher)
@@ -95,23 +95,23 @@ func (w *notices) openPost(ctx context.Context, t *tally, o posting, do func(ctx
 func (p *post) notifierEnv(ca string, o posting) map[string]string {
 	key := base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))
 	vars := map[string]string{
-		"LAPSE__LOG__LEVEL":               "info",
-		"LAPSE__NOTICE__CHANNELS":         everyChannel,
-		"LAPSE__NOTICE__QUIET":            "1s",
-		"LAPSE__NOTICE__MAX_AGE":          "10s",
-		"LAPSE__NOTICE__MAX_ITEMS":        strconv.Itoa(manyCoupons),
-		"LAPSE__NOTICE__LEASE":            "10s",
-		"LAPSE__NOTICE__POLICY__RULES":    o.rules,
-		"LAPSE__NOTICE__POLICY__QUIET":    neverQuiet,
-		"LAPSE__NOTICE__POLICY__CAPS":     noCaps,
-		"LAPSE__NOTICE__POLICY__INACTIVE": "0s",
-		"LAPSE__PROFILE__ACTIVE":          "k1",
-		"LAPSE__PROFILE__KEYS":            fmt.Sprintf(`{"k1":%q}`, key),
-		"LAPSE__NOTICE__EMAIL__HOST":      "127.0.0.1",
-		"LAPSE__NOTICE__EMAIL__PORT":      strconv.Itoa(p.mail.Port()),
-		"LAPSE__NOTICE__EMAIL__CA_FILE":   ca,
-		"LAPSE__NOTICE__EMAIL__FROM":      "Shop <coupons@" + mailDomain + ">",
-		"LAPSE__NOTICE__EMAIL__TIMEOUT":   "5s",
+		"LAPSE__LOG__LEVEL":                 "info",
+		"LAPSE__NOTICE__CHANNELS":           everyChannel,
+		"LAPSE__NOTICE__QUIET":              "1s",
+		"LAPSE__NOTICE__MAX_AGE":            "10s",
+		"LAPSE__NOTICE__MAX_ITEMS":          strconv.Itoa(manyCoupons),
+		"LAPSE__NOTICE__LEASE":              "10s",
+		"LAPSE__NOTICE__POLICY__RULES":      o.rules,
+		"LAPSE__NOTICE__POLICY__QUIET":      neverQuiet,
+		"LAPSE__NOTICE__POLICY__CAPS":       noCaps,
+		"LAPSE__NOTICE__POLICY__INACTIVE":   "0s",
+		"LAPSE__PROFILE__ADDRESSES__ACTIVE": "k1",
+		"LAPSE__PROFILE__ADDRESSES__KEYS":   fmt.Sprintf(`{"k1":%q}`, key),
+		"LAPSE__NOTICE__EMAIL__HOST":        "127.0.0.1",
+		"LAPSE__NOTICE__EMAIL__PORT":        strconv.Itoa(p.mail.Port()),
+		"LAPSE__NOTICE__EMAIL__CA_FILE":     ca,
+		"LAPSE__NOTICE__EMAIL__FROM":        "Shop <coupons@" + mailDomain + ">",
+		"LAPSE__NOTICE__EMAIL__TIMEOUT":     "5s",
 	}
 	for name, g := range map[string]*receive.Gateway{"SMS": p.sms, "PUSH": p.push} {
 		at := "LAPSE__NOTICE__GATEWAY__" + name + "__"

@@ -29,7 +29,7 @@ const (
 
 // usersKnown follows what is known of users: who has opted out, whose push did not arrive, who was about to buy, who is erased.
 func (w *notices) usersKnown(ctx context.Context, t *tally) error {
-	o := posting{rules: usersRules, notifier: map[string]string{"LAPSE__WAKEUP__ENABLED": "true"}}
+	o := posting{rules: usersRules}
 	return w.openPost(ctx, t, o, func(ctx context.Context, p *post) error {
 		template, err := p.template(ctx, func(terms *client.Terms) { terms.Rule.After = "2400h" })
 		if err != nil {
@@ -41,7 +41,7 @@ func (w *notices) usersKnown(ctx context.Context, t *tally) error {
 		if err != nil {
 			return err
 		}
-		p.env["LAPSE__WAKEUP__GRANT__TEMPLATE"] = stock
+		p.env["LAPSE__WAKEUP__TEMPLATE"], p.env["LAPSE__WAKEUP__OFFERS"] = stock, `[{"offer":"grant"}]`
 		if err := p.notifiers(ctx, 2); err != nil {
 			return err
 		}

@@ -117,6 +117,8 @@ func channelsOf(w *worker.Worker, c config.Notice) ([]notice.Channel, error) {
 			ch, err = gateway.New(name, c.Gateway.Push, time.Now)
 		case coupon.ChannelLog:
 			ch = notice.NewLog(c.Batch, w.Log)
+		default: // Validate has refused it
+			err = errors.New("is none")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("channel %s: %w", name, err)

@@ -183,7 +183,7 @@ type ClosePlan struct {
 	Kind   NoticeKind
 	Rules  WindowRules
 	Limit  int                                    // windows in one transaction at most
-	Lease  time.Duration                          // how long the closing pod alone may deliver what may be sent at once
+	Lease  time.Duration                          // how long the closing pod alone may deliver what may be sent at once; 0: whoever claims it
 	Decide func(now time.Time, c *Closed) Decided // pure; called within the transaction, perhaps more than once
 }
 

@@ -24,7 +24,7 @@ func readings() []reading {
 	}
 }
 
-var errUnknown = fmt.Errorf("%w: must be one of coupon.expired, coupon.expiring and coupon.at_risk", event.ErrUnknownType) //nolint:gochecknoglobals // an error value
+var errUnknown = fmt.Errorf("%w: must be one of coupon.expired, coupon.expiring and coupon.at_risk", event.ErrUnknownType)
 
 // read gives the item of a delivery, or says by its kind that it is none. The routing key tells what it should be; one that
 // came by another way is what it says itself.

@@ -12,7 +12,7 @@ import (
 // holdMost bounds how long a provider may keep a channel waiting by its word alone.
 const holdMost = 15 * time.Minute
 
-var errProvider = errors.New("provider fails") //nolint:gochecknoglobals // an error value: what the circuit counts
+var errProvider = errors.New("provider fails")
 
 // gate says how much of a channel may go out now: by its rate, by what its provider asked for, and by whether the provider
 // works. Safe for concurrent use.

@@ -23,7 +23,7 @@ func (*Log) Name() coupon.Channel { return coupon.ChannelLog }
 // Batch is how many one line tells of.
 func (l *Log) Batch() int { return l.batch }
 
-// AtMostOnce: a line may be there twice.
+// AtMostOnce is false: a line may be there twice.
 func (*Log) AtMostOnce() bool { return false }
 
 // Deliver writes the lines.

@@ -98,7 +98,7 @@ func (d *dispatcher) ready(now time.Time, p *coupon.Prepared, late bool) (Messag
 	return m, coupon.NoticeResult{}, true
 }
 
-var errAddress = errors.New("open addresses") //nolint:gochecknoglobals // an error value
+var errAddress = errors.New("open addresses")
 
 func (d *dispatcher) message(now time.Time, p *coupon.Prepared) (Message, error) {
 	offset, _, _ := strings.Cut(p.Slot, "/")

@@ -209,7 +209,7 @@ func nothingLeft(w *coupon.Closed, d coupon.Decided) coupon.Decided {
 
 const noticeValues = 13
 
-// plan gives the row of a planned notice and counts it. What may go at once is leased to this pod.
+// plan gives the row of a planned notice and counts it. What may go at once is leased to this pod, if there is to be a lease.
 func plan(p coupon.ClosePlan, c *coupon.Closing, w *coupon.Closed, n *coupon.PlannedNotice) []any {
 	next := make([]string, len(n.Next))
 	for i, ch := range n.Next {
@@ -228,7 +228,10 @@ func plan(p coupon.ClosePlan, c *coupon.Closing, w *coupon.Closed, n *coupon.Pla
 		state, tryAt, settled = coupon.NoticeSuppressed, coupon.Never, c.Now
 		c.Suppressed[n.Reason]++
 	case !n.SendAt.After(c.Now):
-		row.Attempt, tryAt = 1, c.Now.Add(p.Lease)
+		tryAt = c.Now.Add(p.Lease)
+		if p.Lease > 0 {
+			row.Attempt = 1
+		}
 		c.Pending = append(c.Pending, row)
 	}
 	return []any{

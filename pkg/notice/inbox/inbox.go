@@ -42,7 +42,7 @@ func (c *Channel) Name() coupon.Channel { return c.name }
 // Batch is how many one transaction writes.
 func (c *Channel) Batch() int { return c.batch }
 
-// AtMostOnce: repeats are no-ops here.
+// AtMostOnce is false: repeats are no-ops here.
 func (*Channel) AtMostOnce() bool { return false }
 
 // Deliver writes the rows; those that are there already are settled.

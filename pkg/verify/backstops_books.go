@@ -240,16 +240,16 @@ func (s *shop) finished(ctx context.Context, template string, n int) (first, end
 func (w *backstops) archived(
 	ctx context.Context, s *shop, prefix string, first, end int, more []string, meanwhile func(*os.Process) (stood time.Duration, err error),
 ) (perSecond float64, err error) {
-	c, err := w.call(ctx, s, more, "archive", "--once", "--json")
+	p, answer, err := w.call(ctx, s, more, "archive", "--once", "--json")
 	if err != nil {
 		return 0, err
 	}
 	var stood time.Duration
 	var failed error
 	if meanwhile != nil {
-		stood, failed = meanwhile(c.cmd.Process)
+		stood, failed = meanwhile(p)
 	}
-	a, err := c.answer()
+	a, err := answer()
 	if err := errors.Join(failed, err); err != nil {
 		return 0, err
 	}

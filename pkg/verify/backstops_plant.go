@@ -174,45 +174,34 @@ func (a answered) json(into any) error {
 
 const commandLimit = 30 * time.Minute
 
-// called is a command that runs.
-type called struct {
-	cmd       *exec.Cmd
-	args      []string
-	out, errs bytes.Buffer
-	ctx       context.Context //nolint:containedctx // the call's own, ended by answer
-	cancel    context.CancelFunc
-}
-
-// call calls the command as people do. more is added to its environment. Whoever calls must ask for the answer.
-func (w *backstops) call(ctx context.Context, s *shop, more []string, args ...string) (*called, error) {
-	c := &called{args: args}
-	c.ctx, c.cancel = context.WithTimeout(ctx, commandLimit)
-	c.cmd = exec.CommandContext(c.ctx, filepath.Join(w.cfg.Bin, lapsectl), args...)
-	c.cmd.Dir, c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = os.TempDir(), append(append(s.Env(), "USER=verify"), more...), &c.out, &c.errs
-	if err := c.cmd.Start(); err != nil {
-		c.cancel()
-		return nil, fmt.Errorf("calling lapsectl %v: %w", args, err)
+// call calls the command as people do; more is added to its environment. answer waits until it has ended, and must be called.
+func (w *backstops) call(ctx context.Context, s *shop, more []string, args ...string) (p *os.Process, answer func() (answered, error), err error) {
+	ctx, cancel := context.WithTimeout(ctx, commandLimit)
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, filepath.Join(w.cfg.Bin, lapsectl), args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = os.TempDir(), append(append(s.Env(), "USER=verify"), more...), &out, &errs
+	if err := cmd.Start(); err != nil {
+		cancel()
+		return nil, nil, fmt.Errorf("calling lapsectl %v: %w", args, err)
 	}
-	return c, nil
+	return cmd.Process, func() (answered, error) {
+		defer cancel()
+		err := cmd.Wait()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+			return answered{}, fmt.Errorf("calling lapsectl %v: %w", args, errors.Join(err, ctx.Err()))
+		}
+		return answered{code: cmd.ProcessState.ExitCode(), out: out.Bytes(), errors: errs.String()}, nil
+	}, nil
 }
 
-// answer waits until it has ended.
-func (c *called) answer() (answered, error) {
-	defer c.cancel()
-	err := c.cmd.Wait()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) || c.ctx.Err() != nil {
-		return answered{}, fmt.Errorf("calling lapsectl %v: %w", c.args, errors.Join(err, c.ctx.Err()))
-	}
-	return answered{code: c.cmd.ProcessState.ExitCode(), out: c.out.Bytes(), errors: c.errs.String()}, nil
-}
-
+// lapsectl calls the command and waits for its answer.
 func (w *backstops) lapsectl(ctx context.Context, s *shop, more []string, args ...string) (answered, error) {
-	c, err := w.call(ctx, s, more, args...)
+	_, answer, err := w.call(ctx, s, more, args...)
 	if err != nil {
 		return answered{}, err
 	}
-	return c.answer()
+	return answer()
 }
 
 // ends of planted coupons, as the history tells of them.

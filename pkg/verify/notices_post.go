@@ -100,7 +100,7 @@ func (p *post) notifierEnv(ca string, o posting) map[string]string {
 		"LAPSE__NOTICE__QUIET":              "1s",
 		"LAPSE__NOTICE__MAX_AGE":            "10s",
 		"LAPSE__NOTICE__MAX_ITEMS":          strconv.Itoa(manyCoupons),
-		"LAPSE__NOTICE__LEASE":              "10s",
+		"LAPSE__NOTICE__LEASE":              "15s",
 		"LAPSE__NOTICE__POLICY__RULES":      o.rules,
 		"LAPSE__NOTICE__POLICY__QUIET":      neverQuiet,
 		"LAPSE__NOTICE__POLICY__CAPS":       noCaps,

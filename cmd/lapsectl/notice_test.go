@@ -81,8 +81,12 @@ func TestNotices(t *testing.T) {
 	require.Equal(t, "there is no such notice\n", c.ok("notice", "list", "--parked"))
 
 	for _, bad := range []struct{ arg, want string }{
-		{"--state=lost", `--state: must be one of [pending`}, {"--channel=fax", `--channel: must be one of`}, {"--since=yesterday", `--since: must be`},
-		{"--limit=0", "--limit: must be between 1"}, {"--scan=0", "--scan: must be 1 or more"}, {"--user=" + string(make([]byte, 129)), "--user: must have 1 to 128"},
+		{"--state=lost", `--state: must be one of [pending`},
+		{"--channel=fax", `--channel: must be one of`},
+		{"--since=yesterday", `--since: must be`},
+		{"--limit=0", "--limit: must be between 1"},
+		{"--scan=0", "--scan: must be 1 or more"},
+		{"--user=" + string(make([]byte, 129)), "--user: must have 1 to 128"},
 	} {
 		r = c.run("notice", "list", bad.arg)
 		require.Equal(t, exitError, r.code)

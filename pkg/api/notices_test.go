@@ -136,9 +136,16 @@ func TestNoticesAreRead(t *testing.T) {
 	require.Zero(t, read(object{"ids": []string{other}}))
 
 	for _, c := range []struct{ body, want string }{
-		{`{}`, "either ids or up_to"}, {`{"ids":["1"],"up_to":"1"}`, "either ids or up_to"}, {`{"ids":[]}`, "body.ids"}, {`{"ids":["07"]}`, "body.ids[0]"},
-		{`{"ids":["1","x"]}`, `body.ids[1]`}, {`{"ids":[1]}`, "body.ids[0]"}, {`{"up_to":"-1"}`, "body.up_to"}, {`{"up_to":null}`, "up_to must not be null"},
-		{`{"upto":"1"}`, "upto"}, {`{"ids":[` + strings.Repeat(`"1",`, 900) + `"1"]}`, "body.ids"},
+		{`{}`, "either ids or up_to"},
+		{`{"ids":["1"],"up_to":"1"}`, "either ids or up_to"},
+		{`{"ids":[]}`, "body.ids"},
+		{`{"ids":["07"]}`, "body.ids[0]"},
+		{`{"ids":["1","x"]}`, `body.ids[1]`},
+		{`{"ids":[1]}`, "body.ids[0]"},
+		{`{"up_to":"-1"}`, "body.up_to"},
+		{`{"up_to":null}`, "up_to must not be null"},
+		{`{"upto":"1"}`, "upto"},
+		{`{"ids":[` + strings.Repeat(`"1",`, 900) + `"1"]}`, "body.ids"},
 	} {
 		require.Contains(t, unquoted(string(s.ask(api.ScopeRead, http.MethodPost, "/v1/users/u/notices/read", c.body).refused(400, "bad_request").raw)), c.want, c.body)
 	}

@@ -123,8 +123,8 @@ func toldResult(known bool) string {
 }
 
 var (
-	codePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]{0,39}$`) //nolint:gochecknoglobals // a constant
-	longNumber  = regexp.MustCompile(`[0-9]{6}`)                           //nolint:gochecknoglobals // a constant
+	codePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]{0,39}$`)
+	longNumber  = regexp.MustCompile(`[0-9]{6}`)
 )
 
 // reasonCode is a provider's reason if it looks like a code: a sentence, or a long number, may hold a user's address.

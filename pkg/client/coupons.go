@@ -43,7 +43,7 @@ func (c *Client) UserCoupons(ctx context.Context, userID string, q WalletQuery) 
 	query := url.Values{}
 	set(query, "state", string(q.State))
 	set(query, "page_token", q.Page)
-	setInt(query, "limit", q.Limit)
+	setLimit(query, q.Limit)
 	err = c.do(ctx, call{method: http.MethodGet, path: []string{"users", userID, "coupons"}, query: query, into: &out})
 	return out, err
 }
@@ -142,9 +142,9 @@ func set(q url.Values, name, value string) {
 	}
 }
 
-func setInt(q url.Values, name string, value int) {
-	if value != 0 {
-		q.Set(name, strconv.Itoa(value))
+func setLimit(q url.Values, limit int) {
+	if limit != 0 {
+		q.Set("limit", strconv.Itoa(limit))
 	}
 }
 

@@ -39,7 +39,7 @@ func (c *Client) Notices(ctx context.Context, userID string, q NoticesQuery) (ou
 	query := url.Values{}
 	set(query, "locale", q.Locale)
 	set(query, "page_token", q.Page)
-	setInt(query, "limit", q.Limit)
+	setLimit(query, q.Limit)
 	err = c.do(ctx, call{method: http.MethodGet, path: []string{"users", userID, "notices"}, query: query, into: &out})
 	return out, err
 }
@@ -77,7 +77,7 @@ func (c *Client) readNotices(ctx context.Context, userID string, body map[string
 func (c *Client) TakePopups(ctx context.Context, userID, locale string, limit int) ([]Notice, error) {
 	query := url.Values{}
 	set(query, "locale", locale)
-	setInt(query, "limit", limit)
+	setLimit(query, limit)
 	var out struct {
 		Popups []Notice `json:"popups"`
 	}

@@ -27,7 +27,7 @@ func (q ListQuery) values() url.Values {
 	set(v, "state", string(q.State))
 	setTime(v, "ends_from", q.EndsFrom)
 	setTime(v, "ends_to", q.EndsTo)
-	setInt(v, "limit", q.Limit)
+	setLimit(v, q.Limit)
 	set(v, "page_token", q.Page)
 	return v
 }

@@ -85,7 +85,7 @@ func (c *Client) Template(ctx context.Context, id string) (out Template, err err
 func (c *Client) Templates(ctx context.Context, limit int, page string) (templates []Template, next string, err error) {
 	query := url.Values{}
 	set(query, "page_token", page)
-	setInt(query, "limit", limit)
+	setLimit(query, limit)
 	var out struct {
 		Templates []Template `json:"templates"`
 		Next      string     `json:"next_page_token"`

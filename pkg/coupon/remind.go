@@ -22,7 +22,7 @@ type Offset struct {
 	Local  bool          // it has a time of day
 }
 
-var offsetPattern = regexp.MustCompile(`^-([1-9][0-9]{0,3})([smhd])(?:@([01][0-9]|2[0-3]):([0-5][0-9]))?$`) //nolint:gochecknoglobals // a constant
+var offsetPattern = regexp.MustCompile(`^-([1-9][0-9]{0,3})([smhd])(?:@([01][0-9]|2[0-3]):([0-5][0-9]))?$`)
 
 // ParseOffset reads -<number><s|m|h|d>, at most 90 days, or -<number>d@<hh:mm>.
 func ParseOffset(text string) (Offset, error) {
@@ -30,7 +30,7 @@ func ParseOffset(text string) (Offset, error) {
 	if m == nil {
 		return Offset{}, fmt.Errorf("must be like -3d, -30m or -1d@10:00, got %q", text)
 	}
-	n, _ := strconv.Atoi(m[1]) //nolint:errcheck // digits
+	n, _ := strconv.Atoi(m[1])
 	unit := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[m[2]]
 	o := Offset{Name: text, Before: time.Duration(n) * unit}
 	if o.Before > 90*24*time.Hour {
@@ -42,8 +42,8 @@ func ParseOffset(text string) (Offset, error) {
 	if m[2] != "d" {
 		return Offset{}, fmt.Errorf("a time of day goes with whole days, as in -1d@10:00, got %q", text)
 	}
-	hours, _ := strconv.Atoi(m[3])   //nolint:errcheck // digits
-	minutes, _ := strconv.Atoi(m[4]) //nolint:errcheck // digits
+	hours, _ := strconv.Atoi(m[3])
+	minutes, _ := strconv.Atoi(m[4])
 	o.Before, o.Days, o.Local = 0, n, true
 	o.Clock = time.Duration(hours)*time.Hour + time.Duration(minutes)*time.Minute
 	return o, nil

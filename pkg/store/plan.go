@@ -68,22 +68,22 @@ func (s *Store) ClaimPlan(ctx context.Context, plan, owner string, lease time.Du
 }
 
 // place fills in what the settings say of a plan; false: there is no such plan.
-func (set *planSettings) place(plan string, p *coupon.PlanPlace) bool {
+func (p *planSettings) place(plan string, at *coupon.PlanPlace) bool {
 	if plan == coupon.PlanPromote {
-		p.Horizon, p.HorizonSince, p.Frontier = set.horizon, set.since, set.frontier
+		at.Horizon, at.HorizonSince, at.Frontier = p.horizon, p.since, p.frontier
 		return true
 	}
-	if set.reminders == nil {
+	if p.reminders == nil {
 		return false
 	}
-	for _, o := range set.reminders.Offsets {
+	for _, o := range p.reminders.Offsets {
 		if o.Plan() != plan {
 			continue
 		}
-		p.Horizon, p.HorizonSince, p.Frontier = set.reminders.Ahead(o), set.remindAge, set.frontiers[plan]
-		p.Fresh = o.Reach() - o.Tolerance()
-		if p.Frontier.IsZero() { // a slice of an earlier life
-			p.Start, p.Cursor = p.End, coupon.Cursor{At: p.End}
+		at.Horizon, at.HorizonSince, at.Frontier = p.reminders.Ahead(o), p.remindAge, p.frontiers[plan]
+		at.Fresh = o.Reach() - o.Tolerance()
+		if at.Frontier.IsZero() { // a slice of an earlier life
+			at.Start, at.Cursor = at.End, coupon.Cursor{At: at.End}
 		}
 		return true
 	}

@@ -27,10 +27,9 @@ func (w *notices) digest(ctx context.Context, t *tally) error {
 			return err
 		}
 		begin := p.soon(45 * time.Second)
-		type case_ struct { //nolint:revive // a case is a keyword
+		type oneDay struct {
 			name, user, zone string
 			ends             []time.Time
-			n                int
 		}
 		spread := func(first time.Time, zone string, n int) []time.Time {
 			room := untilMidnight(first, zone) - time.Minute
@@ -41,7 +40,7 @@ func (w *notices) digest(ctx context.Context, t *tally) error {
 			}
 			return ends
 		}
-		cases := []case_{
+		cases := []oneDay{
 			{name: "morning", zone: morning(begin), ends: spread(begin.Add(day), morning(begin), couponsEach)},
 			{name: "utc14", zone: "Pacific/Kiritimati", ends: spread(begin.Add(day), "Pacific/Kiritimati", couponsEach)},
 			{name: "utc12west", zone: "Etc/GMT+12", ends: spread(begin.Add(day), "Etc/GMT+12", couponsEach)},
@@ -50,7 +49,7 @@ func (w *notices) digest(ctx context.Context, t *tally) error {
 		if change.days > 1 {
 			first := begin.Add(time.Duration(change.days) * day)
 			w.cfg.View.Step(fmt.Sprintf("clocks change in %s in %d days", change.zone, change.days))
-			cases = append(cases, case_{name: "clocks_change", zone: change.zone, ends: spread(first, change.zone, couponsEach)})
+			cases = append(cases, oneDay{name: "clocks_change", zone: change.zone, ends: spread(first, change.zone, couponsEach)})
 		}
 		told(t, "days_to_a_change_of_clocks", change.days)
 		people := make([]person, len(cases))

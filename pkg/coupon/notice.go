@@ -67,6 +67,17 @@ const (
 	ReasonOff      = "off"      // the channel is not configured here
 )
 
+// HandsOn reports whether a notice that is suppressed for this reason in the last step leaves the user to the next channel of
+// its chain: the reason is the channel's, and there is still something to tell.
+func HandsOn(reason string) bool {
+	switch reason {
+	case ReasonCap, ReasonOptOut, ReasonInactive, ReasonQuiet, ReasonAddress:
+		return true
+	default:
+		return false
+	}
+}
+
 // NoticeItem is one event that a user is to be told of.
 type NoticeItem struct {
 	EventID    string // unique; a repeat is a no-op
@@ -156,7 +167,7 @@ type PlannedNotice struct {
 	Reason   string      // of a suppressed one
 	SendAt   time.Time   // not before
 	NotAfter time.Time   // of no use afterwards; Never if there is no such instant
-	Next     []Channel   // tried in turn if this one fails for good
+	Next     []Channel   // tried in turn if this one fails for good, or turns out not to be permitted
 }
 
 // Decided is what becomes of a closed window.

@@ -143,22 +143,23 @@ func (b *book) CloseNotices(ctx context.Context, p coupon.ClosePlan) (coupon.Clo
 	return c, b.fail("closed") // the commit went through and the answer was lost
 }
 
-func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int, atMostOnce bool) ([]coupon.Notice, int, error) {
+func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int, atMostOnce bool) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := errors.Join(b.fail("claim"), ctx.Err()); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	b.claims[ch]++
 	var due []*row
-	unknown := 0
+	unknown := make(map[coupon.NoticeKind]int)
 	for _, r := range b.rows {
 		if r.Channel != ch || r.tryAt.After(time.Now()) {
 			continue
 		}
 		switch {
 		case r.state == coupon.NoticeSending && atMostOnce:
-			r.state, unknown = coupon.NoticeUnknown, unknown+1
+			r.state = coupon.NoticeUnknown
+			unknown[r.Kind]++
 		case r.state == coupon.NoticePending:
 			due = append(due, r)
 		}
@@ -196,6 +197,7 @@ func (b *book) PrepareNotices(ctx context.Context, ch coupon.Channel, ns []coupo
 		p.EndsAt = n.NotAfter
 		if p.Suppressed != "" {
 			r.state, r.reason = coupon.NoticeSuppressed, p.Suppressed
+			b.handOn(r)
 		} else if atMostOnce {
 			r.state = coupon.NoticeSending
 		}
@@ -217,18 +219,26 @@ func (b *book) SettleNotices(ctx context.Context, ch coupon.Channel, rs []coupon
 		}
 		settled++
 		r.state, r.reason, r.ref, r.tryAt = x.State, x.Reason, x.Ref, x.TryAt
-		if x.State != coupon.NoticeFailed || r.Next == "" {
-			continue
-		}
-		next, rest, _ := strings.Cut(r.Next, ",")
-		n := r.Notice
-		n.Channel, n.Next, n.Attempt = coupon.Channel(next), rest, 0
-		if b.rows[n.ID()] == nil {
-			b.rows[n.ID()] = &row{Notice: n, state: coupon.NoticePending, tryAt: time.Now()}
+		if b.handOn(r) {
 			fallbacks++
 		}
 	}
 	return settled, fallbacks, b.fail("settled")
+}
+
+// handOn starts the rest of the chain of a notice that its channel did not tell.
+func (b *book) handOn(r *row) bool {
+	if r.Next == "" || r.state != coupon.NoticeFailed && (r.state != coupon.NoticeSuppressed || !coupon.HandsOn(r.reason)) {
+		return false
+	}
+	next, rest, _ := strings.Cut(r.Next, ",")
+	n := r.Notice
+	n.Channel, n.Next, n.Attempt = coupon.Channel(next), rest, 0
+	if b.rows[n.ID()] != nil {
+		return false
+	}
+	b.rows[n.ID()] = &row{Notice: n, state: coupon.NoticePending, tryAt: time.Now()}
+	return true
 }
 
 func (b *book) DeliverInbox(ctx context.Context, es []coupon.InboxEntry) (int, error) {

@@ -50,7 +50,9 @@ type Result struct {
 	Until    time.Time // of Throttled; zero: for as long as the channel is configured to back off
 	Reason   string    // short code such as http_500; no address, no text, no user
 	Ref      string    // the provider's id of it
-	Recorded bool      // the channel has recorded the message as sent itself (Outcome Sent), or found it settled before
+	// MessageOnly: of Retry. The provider works, and puts off this message alone, as for a full mailbox: not a failure of the channel.
+	MessageOnly bool
+	Recorded    bool // the channel has recorded the message as sent itself (Outcome Sent), or found it settled before
 }
 
 // Channel is a way to users. Safe for concurrent use.

@@ -126,7 +126,9 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 	if err != nil {
 		return 0, fmt.Errorf("claim notices: %w", err)
 	}
-	d.Metrics.count(d.name, coupon.NoticeExpiring, resultUnknown, unknown) // of which kind is not told; most are reminders
+	for kind, n := range unknown {
+		d.Metrics.count(d.name, kind, resultUnknown, n)
+	}
 	if len(ns) == 0 {
 		return d.config.PollMax, nil
 	}

@@ -46,6 +46,7 @@ func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun tim
 	late := now.Sub(begun) > d.config.Lease-sendWithin(d.config.Lease)
 	var out []outgoing
 	var put []coupon.NoticeResult
+	handedOn := false
 	for i := range ps {
 		p := &ps[i]
 		if p.NotAfter.IsZero() {
@@ -54,6 +55,7 @@ func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun tim
 		if p.Suppressed != "" {
 			d.Metrics.suppress(p.Suppressed, 1)
 			d.Metrics.count(d.name, p.Kind, resultSuppressed, 1)
+			handedOn = handedOn || p.Next != "" && coupon.HandsOn(p.Suppressed)
 			continue
 		}
 		m, result, ok := d.ready(now, p, late)
@@ -62,6 +64,9 @@ func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun tim
 			continue
 		}
 		out = append(out, outgoing{m, p.Notice})
+	}
+	if handedOn {
+		d.ring()
 	}
 	if len(put) > 0 {
 		d.rests <- rest{results: put}
@@ -189,6 +194,6 @@ func (d *dispatcher) deliver(work context.Context, group []outgoing) []Result {
 // judge says whether the provider works: it does if it has answered any of the messages.
 func judge(results []Result) bool {
 	return slices.ContainsFunc(results, func(r Result) bool {
-		return r.Outcome == Sent || r.Outcome == Permanent || r.Outcome == Throttled
+		return r.Outcome == Sent || r.Outcome == Permanent || r.Outcome == Throttled || r.Outcome == Retry && r.MessageOnly
 	})
 }

@@ -36,7 +36,7 @@ func (d *dead) SettleNotices(ctx context.Context, ch coupon.Channel, rs []coupon
 	return d.Store.SettleNotices(ctx, ch, rs)
 }
 
-func (d *dead) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int, once bool) ([]coupon.Notice, int, error) {
+func (d *dead) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int, once bool) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
 	if d.killed.Load() {
 		return nil, 0, coupon.ErrUnavailable
 	}

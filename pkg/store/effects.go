@@ -169,7 +169,9 @@ func (s *Store) aheadRows(ctx context.Context, tx *txn, now time.Time, ts []coup
 				}
 				set, r, rem = &p, p.reach(now), p.remindAhead(now)
 			}
-			reminders = s.reminderRows(tx, rem, now, steps, reminders)
+			if reminders, err = s.reminderRows(ctx, tx, rem, now, steps, reminders); err != nil {
+				return nil, nil, err
+			}
 			if !r.holds(t.DueAt) {
 				continue
 			}

@@ -33,10 +33,12 @@ var (
 
 // ClaimNotices takes over notices of the channel whose time has come and that nobody has under a lease, at most limit. Those that
 // somebody had begun to send and that must not be sent twice are recorded as unknown; no other channel is tried for them, since
-// they may have arrived. unknown is their number.
-func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int, atMostOnce bool) (ns []coupon.Notice, unknown int, err error) {
+// they may have arrived. unknown has their numbers by kind.
+func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int, atMostOnce bool) (ns []coupon.Notice,
+	unknown map[coupon.NoticeKind]int, err error,
+) {
 	err = s.tx(ctx, "claim notices", func(ctx context.Context, tx *txn) error {
-		ns, unknown = nil, 0
+		ns, unknown = nil, make(map[coupon.NoticeKind]int)
 		var ids, lost []any
 		err := s.query(ctx, tx, stmtNoticeClaim, func(r *sql.Rows) error {
 			n := coupon.Notice{Channel: channel}
@@ -47,6 +49,7 @@ func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease 
 			}
 			if state == coupon.NoticeSending { // whatever the channel is now, it must not have been sent twice then
 				lost = append(lost, n.WindowID)
+				unknown[n.Kind]++
 				return nil
 			}
 			n.UserID, n.Slot = string(user), string(slot)
@@ -58,14 +61,13 @@ func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease 
 		if err != nil {
 			return err
 		}
-		unknown = len(lost)
 		if err := s.updateExactly(ctx, tx, stmtNoticeLost, []any{string(channel)}, lost); err != nil {
 			return err
 		}
 		return s.updateExactly(ctx, tx, stmtNoticeLease, []any{lease.Microseconds(), string(channel)}, ids)
 	})
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	return ns, unknown, nil
 }
@@ -113,7 +115,8 @@ func windowsOf(ns []coupon.Notice) []uint64 {
 
 // PrepareNotices is the last step before a channel sends: of the notices that are still this pod's it gives what stands now, in
 // their order. Those without a member that stands, of erased users, opted out of since, or beyond the cap are recorded as
-// suppressed and come back so; those that are not this pod's any more do not come back. The rest are counted on the user's local
+// suppressed and come back so, and the next channel of their chain is started if coupon.HandsOn says so; those that are
+// not this pod's any more do not come back. The rest are counted on the user's local
 // day (day gives it), and atMostOnce are recorded as being sent: whoever finds them so afterwards never sends them.
 func (s *Store) PrepareNotices(ctx context.Context, channel coupon.Channel, ns []coupon.Notice, caps coupon.Cap, atMostOnce bool,
 	day func(*coupon.Profile) time.Time,
@@ -271,9 +274,13 @@ type beginning struct {
 func (p *preparation) begin(ctx context.Context, out []coupon.Prepared, atMostOnce bool) error {
 	by := make(map[beginning][]any)
 	var order []beginning
+	var handOn []*heldNotice
 	for i := range out {
 		o := &out[i]
 		h := p.held[o.WindowID]
+		if o.Items > 0 && coupon.HandsOn(o.Suppressed) {
+			handOn = append(handOn, h)
+		}
 		b := beginning{reason: o.Suppressed, items: o.Items}
 		if b.reason == "" && h.counted.Valid {
 			b.counted = h.counted.V.Format(time.DateOnly)
@@ -306,5 +313,6 @@ func (p *preparation) begin(ctx context.Context, out []coupon.Prepared, atMostOn
 			return err
 		}
 	}
-	return nil
+	_, err := p.s.fallBack(ctx, p.tx, handOn)
+	return err
 }

@@ -53,7 +53,8 @@ func claimOf(t testing.TB, s *store.Store, ch coupon.Channel, once bool) ([]coup
 	t.Helper()
 	ns, unknown, err := s.ClaimNotices(t.Context(), ch, time.Minute, 100, once)
 	require.NoError(t, err)
-	return ns, unknown
+	require.Zero(t, unknown[coupon.NoticeExpiring], "all that is sent here has ended")
+	return ns, unknown[coupon.NoticeExpired]
 }
 
 func leasesEnd(t testing.TB, d testenv.Database) {

@@ -36,7 +36,8 @@ type settlement struct {
 }
 
 // SettleNotices records what became of tries. Those that are not of the notice's present attempt, or settled already, are left
-// out. A notice that has failed for good hands on to the next channel of its chain; what was not sent is taken off the user's count.
+// out. A notice that has failed for good, or is suppressed for a reason of the channel (coupon.HandsOn), hands on to the next
+// channel of its chain; what was not sent is taken off the user's count.
 func (s *Store) SettleNotices(ctx context.Context, channel coupon.Channel, rs []coupon.NoticeResult) (settled, fallbacks int, err error) {
 	if len(rs) == 0 {
 		return 0, 0, nil
@@ -70,7 +71,7 @@ func (s *Store) settleNotices(ctx context.Context, tx *txn, channel coupon.Chann
 	}
 	by := make(map[settlement][]any)
 	var order []settlement
-	var failed []*heldNotice
+	var handOn []*heldNotice
 	for i := range rs {
 		r := &rs[i]
 		h := held[r.WindowID]
@@ -87,8 +88,8 @@ func (s *Store) settleNotices(ctx context.Context, tx *txn, channel coupon.Chann
 			order = append(order, key)
 		}
 		by[key] = append(by[key], r.WindowID)
-		if r.State == coupon.NoticeFailed {
-			failed = append(failed, h)
+		if r.State == coupon.NoticeFailed || r.State == coupon.NoticeSuppressed && coupon.HandsOn(r.Reason) {
+			handOn = append(handOn, h)
 		}
 		if r.State != coupon.NoticeSent && r.State != coupon.NoticeUnknown {
 			if err := s.giveBack(ctx, tx, h); err != nil {
@@ -106,7 +107,7 @@ func (s *Store) settleNotices(ctx context.Context, tx *txn, channel coupon.Chann
 			return 0, 0, err
 		}
 	}
-	fallbacks, err = s.fallBack(ctx, tx, failed)
+	fallbacks, err = s.fallBack(ctx, tx, handOn)
 	return settled, fallbacks, err
 }
 
@@ -126,11 +127,11 @@ func clip(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "")
 }
 
-// fallBack lets the next channel of each chain tell what the failed one could not. A channel that tells of the window anyway, or
-// has told, ends the chain; one that has failed as well is passed over.
-func (s *Store) fallBack(ctx context.Context, tx *txn, failed []*heldNotice) (int, error) {
+// fallBack lets the next channel of each chain tell what this one could not. A channel that tells of the window anyway, or
+// has told, ends the chain; one that has failed or is suppressed as well is passed over.
+func (s *Store) fallBack(ctx context.Context, tx *txn, handOn []*heldNotice) (int, error) {
 	var windows []any
-	for _, h := range failed {
+	for _, h := range handOn {
 		if h.Next != "" {
 			windows = append(windows, h.WindowID)
 		}
@@ -154,7 +155,7 @@ func (s *Store) fallBack(ctx context.Context, tx *txn, failed []*heldNotice) (in
 	}
 	var rows []any
 	n := 0
-	for _, h := range failed {
+	for _, h := range handOn {
 		rest := h.Next
 		for rest != "" {
 			var next string

@@ -20,6 +20,7 @@ var (
 	stmtRemindLock = define("remind.lock", `SELECT value FROM setting WHERE name = 'reminders' FOR UPDATE`)
 	// Whoever walks one of these plans is told so by the epoch before anything of it is taken away.
 	stmtRemindStop      = define("remind.stop", `UPDATE plan_slice SET epoch = epoch + 1, lease_until = '1970-01-02' WHERE plan >= 'remind-' AND plan < 'remind.'`)
+	stmtRemindHeld      = define("remind.held", `SELECT from_status, to_status, at FROM coupon_history WHERE coupon_id = ? AND version < ? ORDER BY version`)
 	stmtRemindFrontiers = define("remind.frontiers", `SELECT name FROM setting WHERE name >= 'frontier.' AND name < 'frontier/'`)
 )
 
@@ -205,11 +206,7 @@ func (s *Store) reminderRows(tx *txn, r *remindAhead, now time.Time, steps []cou
 		}
 		tx.remind[offset]++
 	}
-	since := heldSince(steps)
-	if t.ExpiresAt.Sub(now) < coupon.LateLeast {
-		since = time.Time{}
-	}
-	missed, missedAt := "", time.Time{}
+	missed, missedAt := "", time.Time{} // the latest whose instant has passed
 	for i, o := range r.Offsets {
 		if !t.Terms.Reminders.Has(o.Name) {
 			continue
@@ -220,26 +217,51 @@ func (s *Store) reminderRows(tx *txn, r *remindAhead, now time.Time, steps []cou
 			if t.DueAt.Before(r.until[i]) {
 				tell(o.Name, at, false)
 			}
-		case !since.IsZero() && !at.Before(since) && at.After(missedAt):
+		case at.After(missedAt):
 			missed, missedAt = o.Name, at
 		}
 	}
-	if missed != "" {
+	if missed == "" || t.ExpiresAt.Sub(now) < coupon.LateLeast {
+		return rows, nil
+	}
+	while, err := s.heldThen(ctx, tx, steps, missedAt)
+	if err != nil {
+		return nil, err
+	}
+	if while {
 		tell(missed, missedAt, true)
 	}
-	return rows
+	return rows, nil
 }
 
-// heldSince is when an order took the coupon that these steps give back; zero if none does, or if its end was moved with it.
-func heldSince(steps []coupon.Transition) time.Time {
-	var since time.Time
+// heldThen reports whether the order that these steps take the coupon from held it at the instant; not if the end is moved
+// with it. What was redeemed out of a lock is held since the lock began: the row does not know when, so history is asked, but
+// only of a refund that this decides about.
+func (s *Store) heldThen(ctx context.Context, tx *txn, steps []coupon.Transition, at time.Time) (bool, error) {
+	var back *coupon.Transition
 	for i := range steps {
 		switch t := &steps[i]; {
 		case !t.Previous.IsZero():
-			return time.Time{}
+			return false, nil
 		case t.To == coupon.Unused && (t.From == coupon.Locked || t.From == coupon.Used):
-			since = t.Since
+			back = t
 		}
 	}
-	return since
+	if back == nil {
+		return false, nil
+	}
+	if !at.Before(back.Since) || back.From == coupon.Locked {
+		return !at.Before(back.Since), nil
+	}
+	var since time.Time
+	err := s.query(ctx, tx, stmtRemindHeld, func(r *sql.Rows) error {
+		var from, to coupon.Status
+		var then time.Time
+		err := r.Scan(&from, &to, &then)
+		if from != to && (from != coupon.Locked || to != coupon.Used) {
+			since = then
+		}
+		return err
+	}, back.CouponID, back.Version)
+	return !since.IsZero() && !at.Before(since), err
 }

@@ -203,13 +203,15 @@ func (m *remindModel) past(t testing.TB, id uint64) []pastStep {
 
 // owed is the plain specification. A reminder at an offset must be told of if the coupon was unused just before its
 // instant, with the end that it tells of; and it may be told of if it was so at any time before. A late one is owed exactly
-// when an order gives the coupon back, half an hour and more before the end: of the latest offset that passed meanwhile.
+// when an order gives the coupon back, half an hour and more before the end: of the latest offset that passed while the order
+// held it, locked and then used.
 func owed(past []pastStep, id uint64, r coupon.Reminders, picks coupon.Picks) (must, may map[string]bool) {
 	must, may = map[string]bool{}, map[string]bool{}
 	var since time.Time // of the present state
 	for i, p := range past {
 		held := since
-		if p.from != p.to || i == 0 {
+		redeemed := p.from == coupon.Locked && p.to == coupon.Used // held on
+		if i == 0 || p.from != p.to && !redeemed {
 			since = p.at
 		}
 		last := i+1 < len(past) && past[i+1].at.Equal(p.at) // a state that its transaction left again

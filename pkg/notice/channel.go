@@ -46,10 +46,10 @@ const (
 
 // Result is what became of a message.
 type Result struct {
-	Outcome  Outcome
-	Until    time.Time // of Throttled; zero: for as long as the channel is configured to back off
-	Reason   string    // short code such as http_500; no address, no text, no user
-	Ref      string    // the provider's id of it
+	Outcome Outcome
+	Until   time.Time // of Throttled; zero: for as long as the channel is configured to back off
+	Reason  string    // short code such as http_500; no address, no text, no user
+	Ref     string    // the provider's id of it
 	// MessageOnly: of Retry. The provider works, and puts off this message alone, as for a full mailbox: not a failure of the channel.
 	MessageOnly bool
 	Recorded    bool // the channel has recorded the message as sent itself (Outcome Sent), or found it settled before

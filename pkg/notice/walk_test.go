@@ -38,7 +38,7 @@ func (d *dead) SettleNotices(ctx context.Context, ch coupon.Channel, rs []coupon
 
 func (d *dead) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int, once bool) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
 	if d.killed.Load() {
-		return nil, 0, coupon.ErrUnavailable
+		return nil, nil, coupon.ErrUnavailable
 	}
 	return d.Store.ClaimNotices(ctx, ch, lease, limit, once)
 }

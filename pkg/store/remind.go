@@ -188,9 +188,9 @@ func (p *planSettings) remindAhead(now time.Time) *remindAhead {
 // reminderRows adds what is to be told of a coupon that these steps of one transaction leave unused: the reminders whose
 // instants are ahead and that the planner may not come upon any more, and, if an order gives it back, the latest one whose
 // instant passed while the order held it.
-func (s *Store) reminderRows(tx *txn, r *remindAhead, now time.Time, steps []coupon.Transition, rows []outboxRow) []outboxRow {
+func (s *Store) reminderRows(ctx context.Context, tx *txn, r *remindAhead, now time.Time, steps []coupon.Transition, rows []outboxRow) ([]outboxRow, error) {
 	if r == nil {
-		return rows
+		return rows, nil
 	}
 	t := &steps[len(steps)-1]
 	tell := func(offset string, at time.Time, late bool) {

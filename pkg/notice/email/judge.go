@@ -60,7 +60,7 @@ func (e *Email) judge(ctx context.Context, f *failure) notice.Result {
 		if until, asked := e.throttled(said); asked {
 			return notice.Result{Outcome: notice.Throttled, Until: until, Reason: reason}
 		}
-		return notice.Result{Outcome: notice.Retry, Reason: reason}
+		return notice.Result{Outcome: notice.Retry, Reason: reason, MessageOnly: e.ofMailbox(f.at, said)}
 	}
 	switch {
 	// Who we are is refused, not whom we write to: the channel's fault.
@@ -77,21 +77,25 @@ func (e *Email) judge(ctx context.Context, f *failure) notice.Result {
 }
 
 // hints tells what servers say to those who send too much from what they say of one mailbox.
-type hints struct{ throttled, greylisted, wait *regexp.Regexp }
+type hints struct{ throttled, mailbox, wait *regexp.Regexp }
 
 func newHints() hints {
 	return hints{
-		throttled:  regexp.MustCompile(`(?i)^4\.(7\.\d+|3\.2|4\.5)\b|\brate\b|throttl|too (many|fast|much)|slow down|overload|\bbusy\b`),
-		greylisted: regexp.MustCompile(`(?i)gr[ae]y-?list`),
-		wait:       regexp.MustCompile(`(?i)\b(?:in|for|after|wait)\s+(\d{1,5})\s*(s|m|h)(?:ec|in|our|r)?`),
+		throttled: regexp.MustCompile(`(?i)^4\.(7\.\d+|3\.2|4\.5)\b|\brate\b|throttl|too (many|fast|much)|slow down|overload|\bbusy\b`),
+		mailbox:   regexp.MustCompile(`(?i)^4\.(2\.\d+|1\.[1-46])\b|gr[ae]y-?list|mailbox (is )?full|over quota|quota exceeded`),
+		wait:      regexp.MustCompile(`(?i)\b(?:in|for|after|wait)\s+(\d{1,5})\s*(s|m|h)(?:ec|in|our|r)?`),
 	}
 }
 
-// throttled reports whether a temporary refusal is of the whole channel, and until when, zero if that is not said. A
-// mailbox that is greylisted or full is not.
+// ofMailbox reports whether a temporary refusal is of this recipient alone: greylisted, full, out of order.
+func (e *Email) ofMailbox(at stage, said *textproto.Error) bool {
+	return (at == stageTo || at == stageContent || at == stageDot) && said.Code != 421 && e.hints.mailbox.MatchString(said.Msg)
+}
+
+// throttled reports whether a temporary refusal is of the whole channel, and until when, zero if that is not said. What is of
+// a mailbox is not.
 func (e *Email) throttled(said *textproto.Error) (until time.Time, asked bool) {
-	if said.Code > 452 || strings.HasPrefix(said.Msg, "4.2.2") ||
-		e.hints.greylisted.MatchString(said.Msg) || !e.hints.throttled.MatchString(said.Msg) {
+	if said.Code > 452 || e.hints.mailbox.MatchString(said.Msg) || !e.hints.throttled.MatchString(said.Msg) {
 		return time.Time{}, false
 	}
 	found := e.hints.wait.FindStringSubmatch(said.Msg)

@@ -198,12 +198,18 @@ func faultCases() []faultCase {
 			cases = append(cases, faultCase{name: fmt.Sprintf("%s at %s", name, s), fault: code(s, n, text), want: of(want, "", "")})
 		}
 		at("421", 421, "4.3.0 closing", "retry smtp_421")
-		at("450", 450, "4.2.1 <"+plantedMail+"> unavailable", "retry smtp_450")
-		at("greylisted", 450, "4.7.1 <"+plantedMail+">: greylisted, try again in 5 minutes", "retry smtp_450")
+		only := map[bool]string{true: " of this alone"}[s == receive.StageRcpt || s == receive.StageDot] // a server speaks of a recipient after it was named
+		at("450", 450, "4.2.1 <"+plantedMail+"> unavailable", "retry smtp_450"+only)
+		at("greylisted", 450, "4.7.1 <"+plantedMail+">: greylisted, try again in 5 minutes", "retry smtp_450"+only)
+		at("mailbox busy", 450, "4.2.1 the user gets mail at too high a rate", "retry smtp_450"+only)
+		at("no such domain for now", 450, "4.1.2 <"+plantedMail+">: domain not found", "retry smtp_450"+only)
+		at("sender's domain", 450, "4.1.8 sender's domain not found", "retry smtp_450")
+		at("no room for anybody", 452, "4.3.1 insufficient storage", "retry smtp_452")
 		at("throttled", 450, "4.7.28 unusual rate of mail", "throttled smtp_450")
 		at("too many", 452, "4.5.3 too many recipients", "throttled smtp_452")
 		at("451", 451, "4.3.0 local error", "retry smtp_451")
-		at("452 full", 452, "4.2.2 over quota; too many letters", "retry smtp_452")
+		at("452 full", 452, "4.2.2 over quota; too many letters", "retry smtp_452"+only)
+		at("full", 452, "mailbox full", "retry smtp_452"+only)
 	}
 	for _, n := range []int{500, 501, 521, 550, 551, 552, 553, 554, 556} {
 		for s, want := range map[receive.Stage]string{
@@ -227,6 +233,9 @@ func outcome(r notice.Result) string {
 	name := map[notice.Outcome]string{
 		notice.Sent: "sent", notice.Retry: "retry", notice.Throttled: "throttled", notice.Permanent: "permanent", notice.Unknown: "unknown",
 	}[r.Outcome]
+	if r.MessageOnly {
+		return name + " " + r.Reason + " of this alone"
+	}
 	return strings.TrimSpace(name + " " + r.Reason)
 }
 

@@ -50,6 +50,9 @@ func (c Notice) Validate() error {
 			errs = append(errs, fmt.Errorf("%s.%w", p.section, err))
 		}
 	}
+	if most := c.Limits.Email.Concurrency; c.Has(coupon.ChannelEmail) && c.Email.Connections < most { // letters would wait for them, and be put off as busy
+		errs = append(errs, fmt.Errorf("email.connections: must be at least limits.email.concurrency (%d), got %d", most, c.Email.Connections))
+	}
 
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,19 @@ notice:
 	}
 	require.NotContains(t, err.Error(), "hunter2")
 	require.NotContains(t, err.Error(), "gateway.push")
+
+	mail := `
+notice:
+  channels: [inbox, email]
+  email: {host: mx.example, from: coupons@shop.example, connections: 8}
+  limits: {email: {concurrency: %d}}
+`
+	_, err = notifier(fmt.Sprintf(mail, 8))
+	require.NoError(t, err)
+	_, err = notifier(fmt.Sprintf(mail, 9))
+	require.ErrorContains(t, err, "notice.email.connections: must be at least limits.email.concurrency (9), got 8 (n.yaml)")
+	_, err = notifier(strings.Replace(fmt.Sprintf(mail, 9), ", email]", "]", 1))
+	require.NoError(t, err, "of a channel that is not there")
 
 	_, err = notifier(`notice: {policy: {rules: [{kinds: [lost], channels: [inbox]}]}}`)
 	require.ErrorContains(t, err, `notice.policy.rules[0].kinds[0]: must be of [expiring expired], got "lost" (n.yaml)`)

@@ -41,7 +41,7 @@ func TestTopologyDefinitionsAreImported(t *testing.T) {
 	require.Contains(t, y.ok("topology", "plan"), y.prefix+".wait.m.11")
 	r := y.run("topology", "plan", "--diff")
 	require.Equal(t, exitMiss, r.code)
-	require.Contains(t, r.stderr, "34 queues")
+	require.Contains(t, r.stderr, "35 queues")
 	y.manage("POST", "/api/definitions/VHOST", y.ok("topology", "plan", "--definitions"))
 	require.Equal(t, "nothing is missing\n", y.ok("topology", "plan", "--diff"))
 	require.Empty(t, y.findings())

@@ -26,6 +26,7 @@ func TestATemplatesLife(t *testing.T) {
 		"value": 500.0, "currency": "CNY", "precision": "relaxed", "late_pay_policy": "strict", "late_pay_window": "1h0m0s", "quota_back": "total",
 		"offer": object{"kind": "percent", "basis_points": 1500.0, "cap": 2000.0, "min_spend": 100.0, "scopes": []any{"books"}},
 		"quota": 3.0, "per_user": 2.0, "issued": 0.0, "state": "issuing", "created_at": made.body["created_at"], "actor": "ops-shop", "reason": "r",
+		"reminders": "",
 	}
 	require.Equal(t, want, made.body)
 	require.Equal(t, want, s.get(api.ScopeRead, path).ok().body)

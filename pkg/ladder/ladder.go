@@ -73,7 +73,7 @@ type Config struct {
 	Ledger bool `koanf:"ledger"`
 }
 
-// DefaultConfig is the full ladder of 182 queues, seconds to 30-day months.
+// DefaultConfig is the full ladder of 183 queues, seconds to 30-day months.
 func DefaultConfig() Config {
 	const day = 24 * time.Hour
 	return Config{

@@ -37,8 +37,8 @@ type book struct {
 	rows    map[string]*row // by id
 	looks   []time.Time     // at due windows of what has expired
 	claims  map[coupon.Channel]int
-	most    int // claimed at a time
-	gone    map[uint64]string
+	most    int               // claimed at a time
+	gone    map[string]string // by notice: why it does not stand
 	profile func(user string) coupon.Profile
 	fail    func(call string) error
 	slow    time.Duration // of preparing
@@ -47,7 +47,7 @@ type book struct {
 func newBook() *book {
 	return &book{
 		windows: map[uint64]*coupon.Closed{}, due: map[uint64]time.Time{}, rows: map[string]*row{}, claims: map[coupon.Channel]int{},
-		gone: map[uint64]string{}, fail: func(string) error { return nil },
+		gone: map[string]string{}, fail: func(string) error { return nil },
 		profile: func(user string) coupon.Profile { return coupon.Profile{UserID: user} },
 	}
 }
@@ -193,7 +193,7 @@ func (b *book) PrepareNotices(ctx context.Context, ch coupon.Channel, ns []coupo
 		if r.state != coupon.NoticePending || r.Attempt != n.Attempt || r.Channel != ch {
 			continue
 		}
-		p := coupon.Prepared{Notice: r.Notice, Items: r.Items, Profile: b.profile(r.UserID), Suppressed: b.gone[n.WindowID]}
+		p := coupon.Prepared{Notice: r.Notice, Items: r.Items, Profile: b.profile(r.UserID), Suppressed: b.gone[n.ID()]}
 		p.EndsAt = n.NotAfter
 		if p.Suppressed != "" {
 			r.state, r.reason = coupon.NoticeSuppressed, p.Suppressed

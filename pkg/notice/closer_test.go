@@ -55,7 +55,7 @@ func TestCloserDrainsAndCounts(t *testing.T) {
 		for id := range uint64(95) {
 			b.open(expiredWindow(id+1), time.Now())
 		}
-		b.gone[13] = coupon.ReasonEmpty
+		b.gone["13-inbox"], b.gone["13-log"] = coupon.ReasonEmpty, coupon.ReasonEmpty
 		stop := running(t, p.closer.Run, p.sender.Run)
 		synctest.Wait()
 		require.Equal(t, 94, b.count(coupon.ChannelInbox, coupon.NoticeSent), "without a wait between full batches")

@@ -182,40 +182,6 @@ func TestRetriesBackOffUntilItIsOfNoUse(t *testing.T) {
 	})
 }
 
-func TestTheChainGoesOn(t *testing.T) {
-	t.Parallel()
-	for name, fails := range map[string]notice.Result{
-		"for good":         {Outcome: notice.Permanent, Reason: "http_400"},
-		"after many tries": {Outcome: notice.Retry, Reason: "refused"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := newBook()
-				push := &far{name: coupon.ChannelPush, does: func(context.Context, notice.Message) notice.Result { return fails }}
-				sms := &far{name: coupon.ChannelSMS, once: true}
-				p := newPod(t, b, zap.NewNop(), func(c *notice.Config) {
-					never(c)
-					c.Limits.Push.Trip = 1000
-				}, push, sms)
-				b.put(coupon.Notice{WindowID: 1, Channel: coupon.ChannelPush, UserID: "u", Next: "sms,email"})
-				stop := running(t, p.sender.Run)
-				pass(2 * time.Hour)
-				stop()
-				require.Equal(t, coupon.NoticeFailed, b.get(1, coupon.ChannelPush).state)
-				require.Equal(t, fails.Reason, b.get(1, coupon.ChannelPush).reason)
-				require.Equal(t, coupon.NoticeSent, b.get(1, coupon.ChannelSMS).state)
-				require.Equal(t, "+861380000u", sms.got[0].Recipient)
-				if fails.Outcome == notice.Permanent {
-					require.Equal(t, 1, push.calls())
-				} else {
-					require.Equal(t, 8, push.calls())
-				}
-			})
-		})
-	}
-}
-
 func TestWhatMayHaveGoneOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -81,8 +81,12 @@ func (w *noticeWorld) send(pod *store.Store, ch coupon.Channel, end coupon.Notic
 		if p.Suppressed != "" {
 			continue
 		}
-		if end == coupon.NoticePending || end == coupon.NoticeFailed { // nothing went out
-			rs = append(rs, coupon.NoticeResult{WindowID: p.WindowID, Attempt: p.Attempt, State: end, TryAt: w.now})
+		if end == coupon.NoticePending || end == coupon.NoticeFailed || end == coupon.NoticeSuppressed { // nothing went out
+			r := coupon.NoticeResult{WindowID: p.WindowID, Attempt: p.Attempt, State: end, TryAt: w.now}
+			if end == coupon.NoticeSuppressed {
+				r.Reason = coupon.ReasonInactive
+			}
+			rs = append(rs, r)
 			continue
 		}
 		w.sent[p.ID()]++
@@ -182,7 +186,7 @@ func TestNoticeModel(t *testing.T) {
 			id := rapid.IntRange(first, next-1).Draw(r, "coupon")
 			ch := rapid.SampledFrom(channels).Draw(r, "channel")
 			switch what := rapid.SampledFrom([]string{
-				"remind", "remind", "remind", "late", "use", "refund", "extend", "close", "close", "send", "send", "fails", "again", "dies", "leases end", "claim",
+				"remind", "remind", "remind", "late", "use", "refund", "extend", "close", "close", "send", "send", "fails", "refused", "again", "dies", "leases end", "claim",
 			}).Draw(r, "what"); what {
 			case "remind":
 				it := reminder("", id, w.ends[id], now)
@@ -202,6 +206,8 @@ func TestNoticeModel(t *testing.T) {
 				w.send(pod, ch, coupon.NoticeSent)
 			case "fails":
 				w.send(pod, ch, coupon.NoticeFailed)
+			case "refused":
+				w.send(pod, ch, coupon.NoticeSuppressed)
 			case "again":
 				w.send(pod, ch, coupon.NoticePending)
 			case "dies":

@@ -115,9 +115,9 @@ func windowsOf(ns []coupon.Notice) []uint64 {
 
 // PrepareNotices is the last step before a channel sends: of the notices that are still this pod's it gives what stands now, in
 // their order. Those without a member that stands, of erased users, opted out of since, or beyond the cap are recorded as
-// suppressed and come back so, and the next channel of their chain is started if coupon.HandsOn says so; those that are
-// not this pod's any more do not come back. The rest are counted on the user's local
-// day (day gives it), and atMostOnce are recorded as being sent: whoever finds them so afterwards never sends them.
+// suppressed and come back so, and the next channel of their chain is started if coupon.HandsOn says so. Those that are not this
+// pod's any more do not come back. The rest are counted on the user's local day (day gives it), and atMostOnce are recorded as
+// being sent: whoever finds them so afterwards never sends them.
 func (s *Store) PrepareNotices(ctx context.Context, channel coupon.Channel, ns []coupon.Notice, caps coupon.Cap, atMostOnce bool,
 	day func(*coupon.Profile) time.Time,
 ) ([]coupon.Prepared, error) {

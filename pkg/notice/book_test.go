@@ -143,7 +143,7 @@ func (b *book) CloseNotices(ctx context.Context, p coupon.ClosePlan) (coupon.Clo
 	return c, b.fail("closed") // the commit went through and the answer was lost
 }
 
-func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int, atMostOnce bool) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
+func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := errors.Join(b.fail("claim"), ctx.Err()); err != nil {
@@ -156,12 +156,13 @@ func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.D
 		if r.Channel != ch || r.tryAt.After(time.Now()) {
 			continue
 		}
-		switch {
-		case r.state == coupon.NoticeSending && atMostOnce:
+		switch r.state {
+		case coupon.NoticeSending:
 			r.state = coupon.NoticeUnknown
 			unknown[r.Kind]++
-		case r.state == coupon.NoticePending:
+		case coupon.NoticePending:
 			due = append(due, r)
+		default:
 		}
 	}
 	slices.SortFunc(due, func(x, y *row) int { return cmp.Or(x.tryAt.Compare(y.tryAt), cmp.Compare(x.WindowID, y.WindowID)) })

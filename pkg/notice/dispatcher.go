@@ -122,7 +122,7 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 		return 0, nil
 	}
 	begun := d.Now()
-	ns, unknown, err := d.Store.ClaimNotices(work, d.name, d.config.Lease, n, d.channel.AtMostOnce())
+	ns, unknown, err := d.Store.ClaimNotices(work, d.name, d.config.Lease, n)
 	if err != nil {
 		return 0, fmt.Errorf("claim notices: %w", err)
 	}

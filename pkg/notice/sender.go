@@ -16,7 +16,7 @@ import (
 
 // SendStore hands out notices that are due and records what became of them.
 type SendStore interface {
-	ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int, atMostOnce bool) (ns []coupon.Notice,
+	ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int) (ns []coupon.Notice,
 		unknown map[coupon.NoticeKind]int, err error)
 	PrepareNotices(ctx context.Context, channel coupon.Channel, ns []coupon.Notice, caps coupon.Cap, atMostOnce bool,
 		day func(*coupon.Profile) time.Time) ([]coupon.Prepared, error)

@@ -36,11 +36,11 @@ func (d *dead) SettleNotices(ctx context.Context, ch coupon.Channel, rs []coupon
 	return d.Store.SettleNotices(ctx, ch, rs)
 }
 
-func (d *dead) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int, once bool) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
+func (d *dead) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
 	if d.killed.Load() {
 		return nil, nil, coupon.ErrUnavailable
 	}
-	return d.Store.ClaimNotices(ctx, ch, lease, limit, once)
+	return d.Store.ClaimNotices(ctx, ch, lease, limit)
 }
 
 // TestWalkWithOnePodKilled goes from delivered events to rows of the inbox, an SMS gateway and a push gateway, on a real

@@ -87,7 +87,7 @@ func TestCaps(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, capped(out))
 		d.Exec(t, `UPDATE notice SET try_at = UTC_TIMESTAMP(3) WHERE window_id = ?`, one[0].WindowID)
-		one, _ = claimOf(t, s, coupon.ChannelSMS, true)
+		one, _ = claimOf(t, s, coupon.ChannelSMS)
 		require.Len(t, one, 1)
 	}
 	require.EqualValues(t, 0, count(20))

@@ -48,10 +48,10 @@ func TestALastLookStartsTheRestOfTheChain(t *testing.T) {
 	}
 	// … and so on, until one tells.
 	d.Exec(t, `INSERT INTO user_optout VALUES (?, 'push', '*', 1, 'operator', UTC_TIMESTAMP(3))`, []byte(ns[optedOut].UserID))
-	push, _ := claimOf(t, s, coupon.ChannelPush, false)
+	push, _ := claimOf(t, s, coupon.ChannelPush)
 	require.Len(t, push, 2)
 	prepare(t, s, coupon.ChannelPush, push, coupon.Cap{}, false)
-	email, _ := claimOf(t, s, coupon.ChannelEmail, false)
+	email, _ := claimOf(t, s, coupon.ChannelEmail)
 	require.Len(t, email, 1)
 	require.Equal(t, ns[optedOut].WindowID, email[0].WindowID)
 	require.Empty(t, email[0].Next)
@@ -128,7 +128,7 @@ func TestUnknownByKind(t *testing.T) {
 	require.Len(t, prepare(t, s, coupon.ChannelSMS, ns, coupon.Cap{}, true), 3)
 	d.Exec(t, `UPDATE notice SET kind = 'expiring' WHERE window_id = ?`, ns[0].WindowID)
 	leasesEnd(t, d)
-	again, unknown, err := s.ClaimNotices(t.Context(), coupon.ChannelSMS, time.Minute, 100, true)
+	again, unknown, err := s.ClaimNotices(t.Context(), coupon.ChannelSMS, time.Minute, 100)
 	require.NoError(t, err)
 	require.Empty(t, again)
 	require.Equal(t, map[coupon.NoticeKind]int{coupon.NoticeExpiring: 1, coupon.NoticeExpired: 2}, unknown)

@@ -34,7 +34,7 @@ var (
 // ClaimNotices takes over notices of the channel whose time has come and that nobody has under a lease, at most limit. Those that
 // somebody had begun to send and that must not be sent twice are recorded as unknown; no other channel is tried for them, since
 // they may have arrived. unknown has their numbers by kind.
-func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int, atMostOnce bool) (ns []coupon.Notice,
+func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int) (ns []coupon.Notice,
 	unknown map[coupon.NoticeKind]int, err error,
 ) {
 	err = s.tx(ctx, "claim notices", func(ctx context.Context, tx *txn) error {

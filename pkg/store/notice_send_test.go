@@ -49,9 +49,9 @@ func settle(t testing.TB, s *store.Store, ch coupon.Channel, rs []coupon.NoticeR
 	return settled, fallbacks
 }
 
-func claimOf(t testing.TB, s *store.Store, ch coupon.Channel, once bool) ([]coupon.Notice, int) {
+func claimOf(t testing.TB, s *store.Store, ch coupon.Channel) ([]coupon.Notice, int) {
 	t.Helper()
-	ns, unknown, err := s.ClaimNotices(t.Context(), ch, time.Minute, 100, once)
+	ns, unknown, err := s.ClaimNotices(t.Context(), ch, time.Minute, 100)
 	require.NoError(t, err)
 	require.Zero(t, unknown[coupon.NoticeExpiring], "all that is sent here has ended")
 	return ns, unknown[coupon.NoticeExpired]
@@ -103,10 +103,10 @@ func TestDecidedNoticesAreRecorded(t *testing.T) {
 	require.EqualValues(t, 2, d.Int(t, `SELECT COUNT(*) FROM notice WHERE channel = 'sms' AND try_at = ? AND not_after = ? AND attempts = 0 AND next_channels = 'push,email'`,
 		now.Add(time.Hour), now.Add(2*time.Hour)))
 	require.EqualValues(t, 2, d.Int(t, `SELECT COUNT(*) FROM outbox WHERE routing_key = 'coupon.at_risk'`))
-	none, _ := claimOf(t, s, coupon.ChannelSMS, true)
+	none, _ := claimOf(t, s, coupon.ChannelSMS)
 	require.Empty(t, none, "its hour has not come")
 	leasesEnd(t, d)
-	sms, _ := claimOf(t, s, coupon.ChannelSMS, true)
+	sms, _ := claimOf(t, s, coupon.ChannelSMS)
 	require.Len(t, sms, 2)
 	require.Equal(t, coupon.Notice{
 		WindowID: sms[0].WindowID, Channel: coupon.ChannelSMS, UserID: sms[0].UserID, Kind: coupon.NoticeExpired, Items: 1, Attempt: 1,
@@ -172,11 +172,11 @@ func TestAnUnknownSMSIsNeverSentAgain(t *testing.T) {
 	s, other := d.Store(t), d.Store(t)
 	ns := sending(t, d, s, 3, chain(coupon.ChannelSMS, coupon.ChannelEmail))
 	require.Len(t, prepare(t, s, coupon.ChannelSMS, ns[:2], coupon.Cap{}, true), 2)
-	again, unknown := claimOf(t, other, coupon.ChannelSMS, true)
+	again, unknown := claimOf(t, other, coupon.ChannelSMS)
 	require.Empty(t, again, "its pod may be at it")
 	require.Zero(t, unknown)
 	leasesEnd(t, d)
-	again, unknown = claimOf(t, other, coupon.ChannelSMS, true)
+	again, unknown = claimOf(t, other, coupon.ChannelSMS)
 	require.Len(t, again, 1, "the one that nobody had begun to send")
 	require.Equal(t, ns[2].WindowID, again[0].WindowID)
 	require.Equal(t, 2, unknown)
@@ -206,11 +206,11 @@ func TestRetryKeepsTheNotice(t *testing.T) {
 	settled, fallbacks := settle(t, s, coupon.ChannelEmail, rs)
 	require.Equal(t, 1, settled)
 	require.Zero(t, fallbacks)
-	none, _ := claimOf(t, other, coupon.ChannelEmail, false)
+	none, _ := claimOf(t, other, coupon.ChannelEmail)
 	require.Empty(t, none)
 	require.EqualValues(t, 1, d.Int(t, `SELECT COUNT(*) FROM notice WHERE try_at = ? AND reason = '451' AND state = 'pending' AND settled_at IS NULL`, now.Add(time.Hour)))
 	leasesEnd(t, d)
-	second, _ := claimOf(t, other, coupon.ChannelEmail, false)
+	second, _ := claimOf(t, other, coupon.ChannelEmail)
 	require.Equal(t, 2, second[0].Attempt)
 	require.Equal(t, ns[0].ID(), second[0].ID())
 	settled, _ = settle(t, s, coupon.ChannelEmail, results(ns, coupon.NoticeFailed))
@@ -251,7 +251,7 @@ func TestFallbackOnce(t *testing.T) {
 		AND e.next_channels = 'inbox' AND e.attempts = 0 AND e.not_after = p.not_after AND e.user_id = p.user_id AND e.items = 1`))
 	_, fallbacks = settle(t, s, coupon.ChannelLog, results(ns[1:], coupon.NoticeFailed))
 	require.Zero(t, fallbacks, "e-mail tells already")
-	email, _ := claimOf(t, s, coupon.ChannelEmail, false)
+	email, _ := claimOf(t, s, coupon.ChannelEmail)
 	require.Len(t, email, 1)
 	require.Equal(t, 1, email[0].Attempt)
 
@@ -268,7 +268,7 @@ func TestFallbackOnce(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	box, _ := claimOf(t, s, coupon.ChannelInbox, false)
+	box, _ := claimOf(t, s, coupon.ChannelInbox)
 	require.Len(t, box, 1)
 	require.Empty(t, box[0].Next)
 	require.EqualValues(t, 5, d.Int(t, `SELECT COUNT(*) FROM notice`))

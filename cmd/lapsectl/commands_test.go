@@ -136,6 +136,7 @@ func TestTemplates(t *testing.T) {
 		"--never --precision=fuzzy":           `precision: must be exact, standard or relaxed, got "fuzzy"`,
 		"--never --quota=-1 --currency=yuan1": "quota: must be 0 (unlimited) or more, got -1",
 		"--never --actor= --reason=":          `--reason: must not be empty`,
+		"--never --reminders=3d":              `reminders: must be like -3d, -30m or -1d@10:00, got "3d"`,
 	} {
 		r := c.run(append(base, strings.Fields(flags)...)...)
 		require.Equal(t, exitError, r.code, flags)

@@ -61,6 +61,40 @@ func TestATemplatesLife(t *testing.T) {
 	require.IsIncreasing(t, seen)
 }
 
+// TestRemindersOfATemplate: which are picked; what is no list of offsets is refused by name and value.
+func TestRemindersOfATemplate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	made := s.ask(api.ScopeOps, http.MethodPost, "/v1/templates", template("reminders", "-1d@10:00,-30m"))
+	require.Equal(t, 201, made.status, "%s", made.raw)
+	require.Equal(t, "-1d@10:00,-30m", made.body["reminders"])
+	path := "/v1/templates/" + made.body["template_id"].(string) + "/revisions"
+	for bad, want := range map[string]string{
+		"3d":           `reminders: must be like -3d, -30m or -1d@10:00, got "3d"`,
+		"-3d,none":     `reminders: must be like -3d, -30m or -1d@10:00, got "none"`,
+		"-3d, -1d":     `reminders: must be like -3d, -30m or -1d@10:00, got " -1d"`,
+		"-30m@10:00":   `reminders: a time of day goes with whole days, as in -1d@10:00, got "-30m@10:00"`,
+		"-24h,-1d":     `reminders: names the same instant twice, got "-1d"`,
+		"-91d":         `reminders: must be at most -90d, got "-91d"`,
+		"-1d@24:00":    `reminders: must be like -3d, -30m or -1d@10:00, got "-1d@24:00"`,
+		"-3d,-1d,-30m": "",
+		"none":         "",
+		"":             "",
+	} {
+		made := s.ask(api.ScopeOps, http.MethodPost, "/v1/templates", template("reminders", bad))
+		if want == "" {
+			require.Equal(t, 201, made.status, "%s", made.raw)
+			require.Equal(t, bad, made.body["reminders"])
+			continue
+		}
+		revised := s.ask(api.ScopeOps, http.MethodPost, path, object{"revision": 1, "reminders": bad, "reason": "r"})
+		for _, r := range []reply{revised, made} {
+			r.refused(400, "bad_request")
+			require.Contains(t, r.body["detail"], want)
+		}
+	}
+}
+
 func TestStatsOfATemplate(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -257,7 +257,8 @@ func (m *remindModel) end(r *rapid.T) time.Time {
 		return now.Add(time.Duration(rapid.IntRange(1, 300).Draw(r, "end")) * time.Minute)
 	}
 	o := rapid.SampledFrom(m.r.Offsets).Draw(r, "near")
-	return now.Add(m.r.Ahead(o) + time.Duration(rapid.IntRange(-60, 300).Draw(r, "seconds"))*time.Second)
+	from := rapid.SampledFrom([]int{-20, 0, 20, 40, 60, 230}).Draw(r, "from") // about slice and guard
+	return now.Add(m.r.Ahead(o) + time.Duration(from+rapid.IntRange(0, 19).Draw(r, "seconds"))*time.Second)
 }
 
 // Whatever happens to coupons and whenever the planner walks, dies or meets a broker that is away: what verbs and planner
@@ -275,8 +276,12 @@ func TestRemindersAreThoseOwed(t *testing.T) {
 		templates := []coupon.Picks{"", coupon.PickNone, "-2h"}
 		var ids []uint64
 		m.clock.set(r, m.clock.now)
+		if rapid.Bool().Draw(r, "other lead") {
+			m.retune(t, r)
+		}
 		for range rapid.IntRange(1, 8).Draw(r, "coupons") {
 			key++
+			m.clock.pass(r, time.Duration(rapid.IntRange(0, 100).Draw(r, "between"))*time.Second)
 			template := rapid.IntRange(0, len(m.template)-1).Draw(r, "template")
 			out, err := m.s.Issue(t.Context(), []coupon.Grant{{
 				Key: strconv.Itoa(key), TemplateID: m.template[template], UserID: "u", EventID: "e", ExpiresAt: m.end(r),
@@ -285,6 +290,10 @@ func TestRemindersAreThoseOwed(t *testing.T) {
 			require.Empty(r, out[0].Refused, out[0].Detail)
 			ids = append(ids, out[0].CouponID)
 			picks[out[0].CouponID] = templates[template/2]
+			if rapid.Bool().Draw(r, "commits late") {
+				m.inFlight(t, r, out[0].CouponID)
+				m.clock.set(r, m.clock.now)
+			}
 		}
 		for range rapid.IntRange(1, 8).Draw(r, "steps") {
 			m.clock.pass(r, time.Duration(rapid.IntRange(1, 50*60_000).Draw(r, "pause"))*time.Millisecond)
@@ -331,15 +340,36 @@ func TestRemindersAreThoseOwed(t *testing.T) {
 func (m *remindModel) actLate(t testing.TB, r *rapid.T, ids []uint64) {
 	versions := func() int64 { return m.d.Int(t, `SELECT COALESCE(SUM(version), 0) FROM coupon`) }
 	before := versions()
-	id := m.act(t, r, ids)
-	hide := 100
-	if versions() == before {
-		hide = 0
+	if id := m.act(t, r, ids); versions() != before {
+		m.inFlight(t, r, id)
 	}
-	m.d.Exec(t, `UPDATE coupon SET status = status + ? WHERE id = ?`, hide, id)
-	m.clock.pass(r, time.Duration(rapid.IntRange(1, 9_000).Draw(r, "in flight"))*time.Millisecond)
-	m.walk(r, rapid.IntRange(0, 1).Draw(r, "who"))
-	m.d.Exec(t, `UPDATE coupon SET status = status - ? WHERE id = ?`, hide, id)
+}
+
+func (m *remindModel) inFlight(t testing.TB, r *rapid.T, id uint64) {
+	m.hidden(t, id, func() {
+		m.clock.pass(r, time.Duration(rapid.IntRange(1, 9_000).Draw(r, "in flight"))*time.Millisecond)
+		m.walk(r, rapid.IntRange(0, 1).Draw(r, "who"))
+	})
+}
+
+// hidden keeps a coupon from whoever reads meanwhile.
+func (m *remindModel) hidden(t testing.TB, id uint64, meanwhile func()) {
+	t.Helper()
+	m.d.Exec(t, `UPDATE coupon SET status = status + 100 WHERE id = ?`, id)
+	meanwhile()
+	m.d.Exec(t, `UPDATE coupon SET status = status - 100 WHERE id = ?`, id)
+}
+
+// retune gives the fleet another lead. After a shorter one the planner has walked further than verbs reach by now.
+func (m *remindModel) retune(t testing.TB, r *rapid.T) {
+	lead := modelLead
+	if m.r.Leads[m.r.Offsets[0].Name] == modelLead {
+		lead *= 2
+	}
+	m.r = remindAt(r, lead, m.r.Offsets[0].Name, m.r.Offsets[1].Name)
+	require.NoError(r, m.s.SetReminders(t.Context(), m.r))
+	m.clock.pass(r, modelLimit)
+	m.walk(r, 0)
 }
 
 func (m *remindModel) act(t testing.TB, r *rapid.T, ids []uint64) uint64 {

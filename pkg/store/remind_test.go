@@ -82,6 +82,35 @@ func TestRemindersOfVerbs(t *testing.T) {
 	require.Empty(t, m.heard.ids)
 }
 
+// What the planner walks while a verb's transaction is in flight, the verb has told of: its guard. What it walked while the lead
+// was longer, verbs tell of as well: they go by the frontier.
+func TestNothingFallsBetweenVerbsAndPlanner(t *testing.T) {
+	t.Parallel()
+	m := newRemindModel(t, 100, "-2h", "-40m")
+	minute := m.clock.now.Truncate(time.Minute).Add(time.Minute)
+	m.clock.set(t, minute.Add(50*time.Second))
+	m.walk(t, 0)
+	m.clock.set(t, minute.Add(59*time.Second))
+	ends := minute.Add(3*time.Hour + 90*time.Second) // in the slice that the planner opens in a second
+	id := m.grant(t, "in flight", 0, ends)
+	m.hidden(t, id, func() {
+		m.clock.set(t, minute.Add(63*time.Second))
+		m.walk(t, 0)
+	})
+	m.walk(t, 0)
+	require.Equal(t, []string{"-2h"}, m.waiting(t, id))
+
+	for _, lead := range []time.Duration{2 * modelLead, modelLead} {
+		require.NoError(t, m.s.SetReminders(t.Context(), remindAt(t, lead, "-2h", "-40m")))
+		m.clock.pass(t, modelLimit)
+		m.walk(t, 0)
+		m.waiting(t, id)
+	}
+	id = m.grant(t, "behind the frontier", 0, m.clock.now.Truncate(time.Second).Add(2*time.Hour+modelLead+30*time.Minute))
+	m.walk(t, 0)
+	require.Equal(t, []string{"-2h"}, m.waiting(t, id))
+}
+
 // Settings that are the same keep their age; others take the plans from whoever walks them.
 func TestSetReminders(t *testing.T) {
 	t.Parallel()

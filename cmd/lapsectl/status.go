@@ -161,7 +161,7 @@ func statusRows(ctx context.Context, db *store.Store, cfg settings) (statusJSON,
 		},
 		func() error {
 			p, err := db.Plan(ctx)
-			x.Planner = plannerJSON{HorizonSeconds: p.Horizon.Seconds(), Frontier: instantOrNil(p.Frontier), Held: p.Held, LagSeconds: p.Lag.Seconds()}
+			x.Planner = plannerOf(p)
 			return err
 		},
 		func() error {

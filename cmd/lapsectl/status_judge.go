@@ -60,6 +60,11 @@ func (x *statusJSON) judge(cfg settings) {
 	case p.HorizonSeconds > 0 && cfg.Ladder.Horizon == 0:
 		add("this configuration says horizon unlimited, the planner works with %s", seconds64(p.HorizonSeconds))
 	}
+	for _, r := range x.Planner.Reminders {
+		if r.LagSeconds > worstPlanLag.Seconds() {
+			add("the planner is %s behind with reminders at %s", seconds64(r.LagSeconds), r.Offset)
+		}
+	}
 	x.judgeAside(add)
 	x.limits(add)
 	x.Healthy = len(x.Attention) == 0

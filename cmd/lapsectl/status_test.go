@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/pulse"
 )
 
@@ -52,7 +53,7 @@ func TestStatus(t *testing.T) {
 	require.Nil(t, x.Bottleneck)
 	require.Len(t, x.Fleet, 3)
 	text := c.ok("status")
-	for _, want := range []string{"healthy", "publisher 1, expirer 1, notifier 1", "waiting 0, due 0", "horizon unlimited", "bottleneck  none"} {
+	for _, want := range []string{"healthy", "publisher 1, expirer 1, notifier 1", "waiting 0, due 0", "horizon unlimited", "bottleneck  none", "reminders   none"} {
 		require.Contains(t, text, want)
 	}
 	require.NotContains(t, text, "\x1b")
@@ -71,6 +72,25 @@ func TestStatus(t *testing.T) {
 	x, _ = c.status()
 	require.Equal(t, []string{"no notifier runs"}, x.Attention)
 	require.Contains(t, c.run("status").stdout, "silent for 4")
+}
+
+// The lag at every offset is told; one of minutes needs attention.
+func TestStatusOfReminders(t *testing.T) {
+	t.Parallel()
+	c := newScene(t)
+	o, err := coupon.ParseOffsets([]string{"-2h", "-30m"})
+	require.NoError(t, err)
+	r := coupon.Reminders{Offsets: o, Zone: time.UTC, Leads: map[string]time.Duration{"-2h": time.Hour, "-30m": time.Second}}
+	require.NoError(t, c.store.SetReminders(c.ctx(), r))
+	template := c.template("--after=2h")
+	c.ok("grant", "--template", template, "--user=u", "--batch=b", "--count=1")
+	c.issue()
+	x, _ := c.status()
+	require.Contains(t, strings.Join(x.Attention, "\n"), " behind with reminders at -2h")
+	require.Len(t, x.Planner.Reminders, 2)
+	require.InDelta(t, 3600, x.Planner.Reminders[0].LagSeconds, 60)
+	require.Zero(t, x.Planner.Reminders[1].LagSeconds)
+	require.Contains(t, c.run("status").stdout, "-30m lag 0s")
 }
 
 func TestStatusWithoutABroker(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
 // statusJSON is the state of an installation as --json prints it.
@@ -125,6 +127,24 @@ type plannerJSON struct {
 	Frontier       *string `json:"frontier"`
 	Held           bool    `json:"held"`
 	LagSeconds     float64 `json:"lag_seconds"`
+
+	Reminders []remindLagJSON `json:"reminders"`
+}
+
+type remindLagJSON struct {
+	Offset     string  `json:"offset"`
+	Frontier   *string `json:"frontier"` // null: its plan has not begun
+	LagSeconds float64 `json:"lag_seconds"`
+}
+
+func plannerOf(p coupon.PlanState) plannerJSON {
+	x := plannerJSON{
+		HorizonSeconds: p.Horizon.Seconds(), Frontier: instantOrNil(p.Frontier), Held: p.Held, LagSeconds: p.Lag.Seconds(), Reminders: []remindLagJSON{},
+	}
+	for _, r := range p.Reminders {
+		x.Reminders = append(x.Reminders, remindLagJSON{Offset: r.Offset, Frontier: instantOrNil(r.Frontier), LagSeconds: r.Lag.Seconds()})
+	}
+	return x
 }
 
 type clocksJSON struct {
@@ -215,6 +235,7 @@ func (x *statusJSON) summary() table {
 		{"locks", fmt.Sprintf("%s, run out %s", capped(x.Locks.Locked, statusCount), capped(x.Locks.RunOut, statusCount))},
 		{"sweep", x.sweep()},
 		{"planner", x.planner()},
+		{"reminders", x.reminders()},
 		{"clock", fmt.Sprintf("%d processes, worst offset %s, %d stopped", x.Clock.Processes, ahead(x.Clock.WorstMS), x.Clock.Stopped)},
 	}
 }
@@ -273,6 +294,17 @@ func (x *statusJSON) sweep() string {
 		mode = strings.Join(x.Sweep.Modes, ", ")
 	}
 	return fmt.Sprintf("%s, recovered %d, passed over %d", mode, x.Sweep.Recovered, x.Sweep.Skipped)
+}
+
+func (x *statusJSON) reminders() string {
+	if len(x.Planner.Reminders) == 0 {
+		return "none"
+	}
+	parts := make([]string, len(x.Planner.Reminders))
+	for i, r := range x.Planner.Reminders {
+		parts[i] = r.Offset + " lag " + seconds64(r.LagSeconds)
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (x *statusJSON) planner() string {

@@ -17,4 +17,13 @@ type PlanState struct {
 	Owner    string        // who walks it
 	Held     bool          // by a lease that lives
 	Lag      time.Duration // how long the next coupon has been within the horizon without its trigger
+
+	Reminders []RemindState // by offset, as the fleet reminds
+}
+
+// RemindState is where the planner stands at one offset.
+type RemindState struct {
+	Offset   string
+	Frontier time.Time     // as of a plan; zero: not begun
+	Lag      time.Duration // how long the next coupon has been within the lead without its reminder
 }

@@ -123,6 +123,9 @@ func (s *Store) Plan(ctx context.Context) (p coupon.PlanState, err error) {
 		return p, err
 	}
 	p.Horizon, p.Frontier = set.horizon, set.frontier
+	if p.Reminders, err = s.remindStates(ctx, &set, p.Now); err != nil {
+		return p, err
+	}
 	if p.Horizon == 0 && p.Frontier.IsZero() {
 		return p, nil // nothing waits as a row
 	}
@@ -140,4 +143,26 @@ func (s *Store) Plan(ctx context.Context) (p coupon.PlanState, err error) {
 		p.Lag = max(0, now.Add(p.Horizon).Sub(next))
 	}
 	return p, nil
+}
+
+// remindStates tells where the planner stands at each offset.
+func (s *Store) remindStates(ctx context.Context, set *planSettings, now time.Time) ([]coupon.RemindState, error) {
+	if set.reminders == nil {
+		return nil, nil
+	}
+	var out []coupon.RemindState
+	for _, o := range set.reminders.Offsets {
+		var place coupon.PlanPlace
+		set.place(o.Plan(), &place)
+		from := later(now, place.Frontier)
+		if place.Frontier.IsZero() {
+			from = now.Add(place.Fresh)
+		}
+		next, read, err := s.NextDue(ctx, from)
+		if err != nil {
+			return nil, fmt.Errorf("planner's lag at %s: %w", o.Name, err)
+		}
+		out = append(out, coupon.RemindState{Offset: o.Name, Frontier: place.Frontier, Lag: max(0, read.Add(place.Horizon).Sub(next))})
+	}
+	return out, nil
 }

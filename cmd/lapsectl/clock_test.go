@@ -56,7 +56,9 @@ func TestClockAccept(t *testing.T) {
 
 	woken.slept.Store(int64(time.Hour))
 	// The other one has just come and knows no better: it is held with it.
-	testenv.Wait(t, "both to stop", func() bool { return strings.Contains(c.run("clock", "status").stderr, "2 of 2 processes expire nothing") })
+	testenv.Wait(t, "both to stop", func() bool {
+		return strings.Contains(c.run("clock", "status").stderr, "2 of 2 processes expire nothing")
+	})
 	r = c.run("clock", "status", "--json")
 	require.Equal(t, exitMiss, r.code)
 	var x clockJSON

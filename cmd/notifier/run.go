@@ -87,7 +87,7 @@ func addNotices(w *worker.Worker, c config.Notice, rules *policy.Policy, keeper 
 		return err
 	}
 	collector, err := notice.NewCollector(c.Config, notice.CollectorDeps{
-		Source: w.Codec.Source(), Store: w.Store, Policy: rules, AtRisk: risk.Handle, Log: w.Log, Registerer: w.Registry, Now: time.Now,
+		Source: w.Codec.Source(), Store: w.Store, Policy: rules, AtRisk: risk.Handle, Log: w.Log, Registerer: w.Registry,
 	})
 	if err != nil {
 		return err

@@ -251,8 +251,9 @@ const MembersShown = 10
 // Prepared is a notice in the last step before it is sent: what stands now.
 type Prepared struct {
 	Notice
-	Suppressed string // not to be sent any more, and recorded so: why
-	Items      int    // members that stand
+	Now        time.Time // the database's clock of the reading
+	Suppressed string    // not to be sent any more, and recorded so: why
+	Items      int       // members that stand
 	Members    []Member
 	Totals     []Amount
 	EndsAt     time.Time // the least of the standing members'

@@ -31,6 +31,7 @@ type row struct {
 
 // book is a store for the loops: windows that are due at instants, and notices. It keeps to the protocol of the real one.
 type book struct {
+	wrong   time.Duration // by which the process's own clock is
 	mu      sync.Mutex
 	windows map[uint64]*coupon.Closed
 	due     map[uint64]time.Time
@@ -177,7 +178,7 @@ func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.D
 }
 
 func (b *book) PrepareNotices(ctx context.Context, ch coupon.Channel, ns []coupon.Notice, _ coupon.Cap, atMostOnce bool,
-	_ func(*coupon.Profile) time.Time,
+	_ func(time.Time, *coupon.Profile) time.Time,
 ) ([]coupon.Prepared, error) {
 	b.mu.Lock()
 	slow := b.slow
@@ -194,7 +195,7 @@ func (b *book) PrepareNotices(ctx context.Context, ch coupon.Channel, ns []coupo
 		if r.state != coupon.NoticePending || r.Attempt != n.Attempt || r.Channel != ch {
 			continue
 		}
-		p := coupon.Prepared{Notice: r.Notice, Items: r.Items, Profile: b.profile(r.UserID), Suppressed: b.gone[n.ID()]}
+		p := coupon.Prepared{Notice: r.Notice, Now: time.Now(), Items: r.Items, Profile: b.profile(r.UserID), Suppressed: b.gone[n.ID()]}
 		p.EndsAt = n.NotAfter
 		if p.Suppressed != "" {
 			r.state, r.reason = coupon.NoticeSuppressed, p.Suppressed
@@ -334,7 +335,8 @@ func newPod(t testing.TB, b *book, log *zap.Logger, change func(*notice.Config),
 	p := pod{reg: prometheus.NewRegistry()}
 	m := notice.NewMetrics(p.reg, c.Names())
 	p.sender, err = notice.NewSender(c, notice.SenderDeps{
-		Store: b, Policy: rules, Texts: texts, Addresses: openAddresses{}, Metrics: m, Log: log, Now: time.Now,
+		Store: b, Policy: rules, Texts: texts, Addresses: openAddresses{}, Metrics: m, Log: log,
+		Now: func() time.Time { return time.Now().Add(b.wrong) },
 	}, channels)
 	require.NoError(t, err)
 	p.closer, err = notice.NewCloser(c, notice.CloserDeps{

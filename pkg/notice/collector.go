@@ -19,6 +19,7 @@ import (
 type WindowStore interface {
 	CollectNotices(ctx context.Context, r coupon.WindowRules, items []coupon.NoticeItem) (added int, err error)
 	Profiles(ctx context.Context, users []string) (map[string]coupon.Profile, error)
+	Now(ctx context.Context) (time.Time, error) // the database's clock
 }
 
 // Closes says when the window of a reminder must close: the earliest instant at which a channel may have to send. Zone is
@@ -39,7 +40,6 @@ type CollectorDeps struct {
 	AtRisk     broker.Handler // of coupon.at_risk events; nil: they are acked
 	Log        *zap.Logger
 	Registerer prometheus.Registerer
-	Now        func() time.Time
 }
 
 // Collector handles the notice queue. Safe for concurrent use.
@@ -88,8 +88,7 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 			members[item.Kind] = append(members[item.Kind], member{i, item})
 		}
 	}
-	c.leaveOut(members[coupon.NoticeExpired])
-	err := c.place(ctx, members[coupon.NoticeExpiring])
+	err := c.place(ctx, members)
 	for _, kind := range kinds() {
 		if err == nil {
 			var refused int
@@ -138,9 +137,21 @@ func (c *Collector) pass(ctx context.Context, batch []broker.Delivery, others []
 	return nil
 }
 
+// place decides what is too late to be told, by the database's clock, and where reminders belong.
+func (c *Collector) place(ctx context.Context, members map[coupon.NoticeKind][]member) error {
+	if len(members) == 0 {
+		return nil
+	}
+	now, err := c.Store.Now(ctx)
+	if err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	c.leaveOut(now, members[coupon.NoticeExpired])
+	return c.remindIn(ctx, now, members[coupon.NoticeExpiring])
+}
+
 // leaveOut marks what ended too long ago to be told: it is recorded.
-func (c *Collector) leaveOut(members []member) {
-	now := c.Now()
+func (c *Collector) leaveOut(now time.Time, members []member) {
 	for i := range members {
 		if it := &members[i].item; now.Sub(it.ExpiresAt) > c.stale {
 			it.Dropped = coupon.ReasonStale
@@ -148,9 +159,9 @@ func (c *Collector) leaveOut(members []member) {
 	}
 }
 
-// place puts the reminders into their users' zones: slot, hour and the window's end. What comes too late to be of use is
+// remindIn puts the reminders into their users' zones: slot, hour and the window's end. What comes too late to be of use is
 // recorded and not told.
-func (c *Collector) place(ctx context.Context, members []member) error {
+func (c *Collector) remindIn(ctx context.Context, now time.Time, members []member) error {
 	if len(members) == 0 {
 		return nil
 	}
@@ -163,7 +174,6 @@ func (c *Collector) place(ctx context.Context, members []member) error {
 	if err != nil {
 		return fmt.Errorf("read profiles: %w", err)
 	}
-	now := c.Now()
 	for i := range members {
 		it := &members[i].item
 		p := profiles[it.UserID]

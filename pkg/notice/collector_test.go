@@ -29,6 +29,7 @@ type windows struct {
 	calls    int
 	profiles map[string]coupon.Profile
 	asked    []string
+	now      time.Time
 }
 
 func (w *windows) Profiles(_ context.Context, users []string) (map[string]coupon.Profile, error) {
@@ -54,7 +55,11 @@ func (w *windows) CollectNotices(_ context.Context, _ coupon.WindowRules, items 
 	return added, nil
 }
 
-func newWindows() *windows { return &windows{kept: map[string]coupon.NoticeItem{}} }
+func newWindows() *windows {
+	return &windows{kept: map[string]coupon.NoticeItem{}, now: ended.Add(time.Minute)}
+}
+
+func (w *windows) Now(context.Context) (time.Time, error) { return w.now, nil }
 
 // ended is when the tests' coupons end; their clock shows a minute after.
 var ended = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
@@ -85,7 +90,7 @@ func collector(t require.TestingT, w *windows, log *zap.Logger, change ...func(*
 	rules, err := policy.New(c.Policy, c.Names())
 	require.NoError(t, err)
 	d := notice.CollectorDeps{
-		Source: "/lapse/test", Store: w, Policy: rules, Log: log, Registerer: reg, Now: func() time.Time { return ended.Add(time.Minute) },
+		Source: "/lapse/test", Store: w, Policy: rules, Log: log, Registerer: reg,
 	}
 	for _, f := range change {
 		f(&d)
@@ -236,7 +241,8 @@ func TestCollectorTellsNothingOfLongAgo(t *testing.T) {
 	t.Parallel()
 	for after, want := range map[time.Duration]string{24 * time.Hour: "", 24*time.Hour + time.Second: coupon.ReasonStale} {
 		w := newWindows()
-		c, _ := collector(t, w, zap.NewNop(), func(d *notice.CollectorDeps) { d.Now = func() time.Time { return ended.Add(after) } })
+		w.now = ended.Add(after)
+		c, _ := collector(t, w, zap.NewNop())
 		out, err := c.Handle(t.Context(), []broker.Delivery{expired(t, "test", 1, "u")})
 		require.NoError(t, err)
 		require.Equal(t, broker.Ack(), out[0])

@@ -28,13 +28,13 @@ const (
 type outgoing struct {
 	message Message
 	notice  coupon.Notice
+	ahead   time.Duration // of the database's clock before this process's
 }
 
 // prepare is the last step before the notices go out: what does not stand any more is recorded, what has to wait is put
-// off, the rest is rendered, in groups of which each is one send. The rows are this pod's until begun + lease.
+// off, the rest is rendered, in groups of which each is one send. What an hour permits is asked of the database's clock. The rows are this pod's until begun + lease.
 func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun time.Time) ([][]outgoing, error) {
-	now := d.Now()
-	day := func(p *coupon.Profile) time.Time {
+	day := func(now time.Time, p *coupon.Profile) time.Time {
 		y, m, day := now.In(d.Policy.Zone(p)).Date()
 		return time.Date(y, m, day, 0, 0, 0, 0, time.UTC)
 	}
@@ -42,8 +42,8 @@ func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun tim
 	if err != nil {
 		return nil, fmt.Errorf("prepare notices: %w", err)
 	}
-	now = d.Now()
-	late := now.Sub(begun) > d.config.Lease-sendWithin(d.config.Lease)
+	own := d.Now()
+	late := own.Sub(begun) > d.config.Lease-sendWithin(d.config.Lease)
 	var out []outgoing
 	var put []coupon.NoticeResult
 	handedOn := false
@@ -58,12 +58,12 @@ func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun tim
 			handedOn = handedOn || p.Next != "" && coupon.HandsOn(p.Suppressed)
 			continue
 		}
-		m, result, ok := d.ready(now, p, late)
+		m, result, ok := d.ready(p.Now, p, late)
 		if !ok {
 			put = append(put, result)
 			continue
 		}
-		out = append(out, outgoing{m, p.Notice})
+		out = append(out, outgoing{m, p.Notice, p.Now.Sub(own)})
 	}
 	if handedOn {
 		d.ring()
@@ -147,9 +147,12 @@ func (d *dispatcher) message(now time.Time, p *coupon.Prepared) (Message, error)
 // send delivers one group and leaves its results.
 func (d *dispatcher) send(work context.Context, group []outgoing) {
 	results := d.deliver(work, group)
-	now := d.Now()
+	now := d.Now().Add(group[0].ahead)
 	left := rest{workers: 1}
 	for i := range group {
+		if !results[i].Until.IsZero() {
+			results[i].Until = results[i].Until.Add(group[0].ahead)
+		}
 		if r, ok := d.result(now, &group[i].notice, results[i]); ok {
 			left.results = append(left.results, r)
 		}

@@ -19,7 +19,7 @@ type SendStore interface {
 	ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int) (ns []coupon.Notice,
 		unknown map[coupon.NoticeKind]int, err error)
 	PrepareNotices(ctx context.Context, channel coupon.Channel, ns []coupon.Notice, caps coupon.Cap, atMostOnce bool,
-		day func(*coupon.Profile) time.Time) ([]coupon.Prepared, error)
+		day func(now time.Time, p *coupon.Profile) time.Time) ([]coupon.Prepared, error)
 	SettleNotices(ctx context.Context, channel coupon.Channel, rs []coupon.NoticeResult) (settled, fallbacks int, err error)
 }
 

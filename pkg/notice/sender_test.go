@@ -211,37 +211,47 @@ func TestWhatMayHaveGoneOut(t *testing.T) {
 
 func TestQuietHoursAreAskedInTheLastStep(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBook() // a bubble's clock begins at midnight UTC
-		b.profile = func(user string) coupon.Profile {
-			p := coupon.Profile{UserID: user}
-			if user == "out" {
-				p.OptOuts = []coupon.OptOut{{Channel: coupon.ChannelSMS, Kind: coupon.AllKinds, Out: true}}
-			}
-			if user == "east" {
-				p.Zone = "Asia/Shanghai" // 08:00 there
-			}
-			return p
+	for _, wrong := range []time.Duration{0, 9 * time.Hour, -9 * time.Hour} {
+		t.Run(wrong.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { quietHours(t, wrong) })
+		})
+	}
+}
+
+// quietHours are the database's clock's, whatever the process's own shows.
+func quietHours(t *testing.T, wrong time.Duration) {
+	t.Helper()
+	b := newBook() // a bubble's clock begins at midnight UTC
+	b.wrong = wrong
+	b.profile = func(user string) coupon.Profile {
+		p := coupon.Profile{UserID: user}
+		if user == "out" {
+			p.OptOuts = []coupon.OptOut{{Channel: coupon.ChannelSMS, Kind: coupon.AllKinds, Out: true}}
 		}
-		sms := &far{name: coupon.ChannelSMS, once: true}
-		p := newPod(t, b, zap.NewNop(), nil, sms)
-		start := time.Now()
-		b.put(coupon.Notice{WindowID: 1, Channel: coupon.ChannelSMS, UserID: "home"})
-		b.put(coupon.Notice{WindowID: 2, Channel: coupon.ChannelSMS, UserID: "home", NotAfter: start.Add(7 * time.Hour)})
-		b.put(coupon.Notice{WindowID: 3, Channel: coupon.ChannelSMS, UserID: "out"})
-		b.put(coupon.Notice{WindowID: 4, Channel: coupon.ChannelSMS, UserID: "east"})
-		stop := running(t, p.sender.Run)
-		pass(time.Hour)
-		require.Equal(t, coupon.NoticePending, b.get(1, coupon.ChannelSMS).state, "not held as being sent")
-		require.Equal(t, coupon.ReasonQuiet, b.get(2, coupon.ChannelSMS).reason)
-		require.Equal(t, coupon.ReasonOptOut, b.get(3, coupon.ChannelSMS).reason)
-		require.Equal(t, coupon.NoticeSent, b.get(4, coupon.ChannelSMS).state)
-		pass(8 * time.Hour)
-		require.Equal(t, coupon.NoticeSent, b.get(1, coupon.ChannelSMS).state)
-		stop()
-		require.Equal(t, 2, sms.calls())
-		require.WithinDuration(t, start.Add(8*time.Hour), sms.at[1], 2*time.Second)
-	})
+		if user == "east" {
+			p.Zone = "Asia/Shanghai" // 08:00 there
+		}
+		return p
+	}
+	sms := &far{name: coupon.ChannelSMS, once: true}
+	p := newPod(t, b, zap.NewNop(), nil, sms)
+	start := time.Now()
+	b.put(coupon.Notice{WindowID: 1, Channel: coupon.ChannelSMS, UserID: "home"})
+	b.put(coupon.Notice{WindowID: 2, Channel: coupon.ChannelSMS, UserID: "home", NotAfter: start.Add(7 * time.Hour)})
+	b.put(coupon.Notice{WindowID: 3, Channel: coupon.ChannelSMS, UserID: "out"})
+	b.put(coupon.Notice{WindowID: 4, Channel: coupon.ChannelSMS, UserID: "east"})
+	stop := running(t, p.sender.Run)
+	pass(time.Hour)
+	require.Equal(t, coupon.NoticePending, b.get(1, coupon.ChannelSMS).state, "not held as being sent")
+	require.Equal(t, coupon.ReasonQuiet, b.get(2, coupon.ChannelSMS).reason)
+	require.Equal(t, coupon.ReasonOptOut, b.get(3, coupon.ChannelSMS).reason)
+	require.Equal(t, coupon.NoticeSent, b.get(4, coupon.ChannelSMS).state)
+	pass(8 * time.Hour)
+	require.Equal(t, coupon.NoticeSent, b.get(1, coupon.ChannelSMS).state)
+	stop()
+	require.Equal(t, 2, sms.calls())
+	require.WithinDuration(t, start.Add(8*time.Hour), sms.at[1], 2*time.Second)
 }
 
 func TestTheRateIsKept(t *testing.T) {

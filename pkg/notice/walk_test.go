@@ -98,7 +98,7 @@ func TestWalkWithOnePodKilled(t *testing.T) {
 		closer, err := notice.NewCloser(c, notice.CloserDeps{Store: s, Decide: rules.Decide, Ring: sender.Ring, Metrics: m, Log: zap.NewNop()})
 		require.NoError(t, err)
 		collector, err := notice.NewCollector(c, notice.CollectorDeps{
-			Source: codec.Source(), Store: s, Policy: rules, Log: zap.NewNop(), Registerer: reg, Now: time.Now,
+			Source: codec.Source(), Store: s, Policy: rules, Log: zap.NewNop(), Registerer: reg,
 		})
 		require.NoError(t, err)
 		return func() {

@@ -50,7 +50,7 @@ func (p *preparation) reserve(ctx context.Context, out []coupon.Prepared) error 
 	days := make(map[*coupon.Prepared]time.Time, len(asks))
 	var first time.Time
 	for _, o := range asks {
-		y, m, d := p.day(&o.Profile).Date()
+		y, m, d := p.day(o.Now, &o.Profile).Date()
 		days[o] = time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 		first = least(first, days[o])
 	}

@@ -37,8 +37,8 @@ func capped(ps []coupon.Prepared) (n int) {
 	return n
 }
 
-func onDay(day int) func(*coupon.Profile) time.Time {
-	return func(*coupon.Profile) time.Time {
+func onDay(day int) func(time.Time, *coupon.Profile) time.Time {
+	return func(time.Time, *coupon.Profile) time.Time {
 		return time.Date(2026, 11, day, 23, 0, 0, 0, time.FixedZone("", 14*3600))
 	}
 }

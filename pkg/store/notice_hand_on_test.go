@@ -34,7 +34,7 @@ func TestALastLookStartsTheRestOfTheChain(t *testing.T) {
 	for _, i := range []int{optedOut, emptyAndOut} {
 		d.Exec(t, `INSERT INTO user_optout VALUES (?, 'sms', '*', 1, 'operator', UTC_TIMESTAMP(3))`, []byte(ns[i].UserID))
 	}
-	d.Exec(t, `INSERT INTO notice_count (user_id, channel, day, sent) VALUES (?, 'sms', ?, 2)`, []byte(ns[capped].UserID), today(nil).Format(time.DateOnly))
+	d.Exec(t, `INSERT INTO notice_count (user_id, channel, day, sent) VALUES (?, 'sms', ?, 2)`, []byte(ns[capped].UserID), today(time.Time{}, nil).Format(time.DateOnly))
 
 	for range 2 {
 		prepare(t, s, coupon.ChannelSMS, ns, coupon.Cap{Day: 2}, true)

@@ -337,4 +337,6 @@ func prepare(t testing.TB, s *store.Store, ch coupon.Channel, ns []coupon.Notice
 	return out
 }
 
-func today(*coupon.Profile) time.Time { return time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC) }
+func today(time.Time, *coupon.Profile) time.Time {
+	return time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+}

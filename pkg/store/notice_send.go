@@ -23,7 +23,7 @@ var (
 	stmtNoticeLost = define("notice.lost", `UPDATE notice SET state = 'unknown', try_at = '9999-12-31', settled_at = UTC_TIMESTAMP(3)
 		WHERE channel = ? AND window_id IN (?) AND state = 'sending'`)
 	stmtNoticeHeld = define("notice.held", `SELECT window_id, user_id, kind, slot, items, state, attempts, not_after, next_channels, counted_on,
-		try_at > UTC_TIMESTAMP(3) FROM notice FORCE INDEX (PRIMARY) WHERE channel = ? AND window_id IN (?) ORDER BY window_id FOR UPDATE`)
+		try_at > UTC_TIMESTAMP(3), UTC_TIMESTAMP(3) FROM notice FORCE INDEX (PRIMARY) WHERE channel = ? AND window_id IN (?) ORDER BY window_id FOR UPDATE`)
 	stmtNoticeBegin = define("notice.begin", `UPDATE notice SET state = ?, items = ?, counted_on = ? WHERE channel = ? AND window_id IN (?)`)
 	stmtNoticeDrop  = define("notice.drop", `UPDATE notice SET state = 'suppressed', reason = ?, items = IF(?, 0, items), counted_on = NULL,
 		try_at = '9999-12-31', settled_at = UTC_TIMESTAMP(3) WHERE channel = ? AND window_id IN (?)`)
@@ -78,6 +78,7 @@ type heldNotice struct {
 	state   coupon.NoticeState
 	counted sql.Null[time.Time] // local day that holds it
 	leased  bool                // its lease has not run out
+	now     time.Time           // the database's clock
 }
 
 // held locks the rows of a channel's notices, in order.
@@ -93,7 +94,7 @@ func (s *Store) held(ctx context.Context, tx querier, channel coupon.Channel, wi
 		err := s.query(ctx, tx, stmtNoticeHeld.in(len(part)), func(r *sql.Rows) error {
 			h := &heldNotice{Notice: coupon.Notice{Channel: channel}}
 			var user, slot []byte
-			err := r.Scan(&h.WindowID, &user, &h.Kind, &slot, &h.Items, &h.state, &h.Attempt, &h.NotAfter, &h.Next, &h.counted, &h.leased)
+			err := r.Scan(&h.WindowID, &user, &h.Kind, &slot, &h.Items, &h.state, &h.Attempt, &h.NotAfter, &h.Next, &h.counted, &h.leased, &h.now)
 			h.UserID, h.Slot = string(user), string(slot)
 			out[h.WindowID] = h
 			return err
@@ -119,7 +120,7 @@ func windowsOf(ns []coupon.Notice) []uint64 {
 // pod's any more do not come back. The rest are counted on the user's local day (day gives it), and atMostOnce are recorded as
 // being sent: whoever finds them so afterwards never sends them.
 func (s *Store) PrepareNotices(ctx context.Context, channel coupon.Channel, ns []coupon.Notice, caps coupon.Cap, atMostOnce bool,
-	day func(*coupon.Profile) time.Time,
+	day func(now time.Time, p *coupon.Profile) time.Time,
 ) ([]coupon.Prepared, error) {
 	if len(ns) == 0 {
 		return nil, nil
@@ -143,7 +144,7 @@ type preparation struct {
 	tx      *txn
 	channel coupon.Channel
 	caps    coupon.Cap
-	day     func(*coupon.Profile) time.Time
+	day     func(time.Time, *coupon.Profile) time.Time
 	held    map[uint64]*heldNotice
 }
 
@@ -160,7 +161,7 @@ func (p *preparation) run(ctx context.Context, ns []coupon.Notice, atMostOnce bo
 		if h == nil || h.state != coupon.NoticePending || h.Attempt != ns[i].Attempt || !h.leased {
 			continue
 		}
-		out = append(out, coupon.Prepared{Notice: h.Notice})
+		out = append(out, coupon.Prepared{Notice: h.Notice, Now: h.now})
 		windows = append(windows, h.WindowID)
 		users = append(users, h.UserID)
 	}

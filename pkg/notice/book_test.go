@@ -177,6 +177,13 @@ func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.D
 	return ns, unknown, nil
 }
 
+// claimed is how often the channel has asked.
+func (b *book) claimed(ch coupon.Channel) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.claims[ch]
+}
+
 func (b *book) PrepareNotices(ctx context.Context, ch coupon.Channel, ns []coupon.Notice, _ coupon.Cap, atMostOnce bool,
 	_ func(time.Time, *coupon.Profile) time.Time,
 ) ([]coupon.Prepared, error) {

@@ -98,10 +98,10 @@ func TestTheCircuitOpensAndTries(t *testing.T) {
 		first := push.calls()
 		require.LessOrEqual(t, first, 16, "open after the first failures")
 		require.InDelta(t, 0, metric(t, p.reg, "lapse_provider_up", "channel", "push"), 0)
-		claims := b.claims[coupon.ChannelPush]
+		claims := b.claimed(coupon.ChannelPush)
 		pass(10 * time.Second)
 		require.Equal(t, first, push.calls())
-		require.Equal(t, claims, b.claims[coupon.ChannelPush], "nothing is claimed while it is open")
+		require.Equal(t, claims, b.claimed(coupon.ChannelPush), "nothing is claimed while it is open")
 		pass(50 * time.Second)
 		require.LessOrEqual(t, push.calls(), first+5, "one trial at a time")
 		require.Greater(t, push.calls(), first)

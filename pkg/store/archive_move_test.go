@@ -117,9 +117,11 @@ func TestWhatIsNotDoneWithStays(t *testing.T) {
 	window := func(id, coupon int, closed, state string) {
 		d.Exec(t, fmt.Sprintf(`INSERT INTO notice_window (id, user_id, kind, open_mark, items, opened_at, last_item_at, due_at, closed_at, closed_by)
 			VALUES (%d,'u%d','expired',1,1,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),%s,'')`, id, id, closed))
-		d.Exec(t, `INSERT INTO notice_item VALUES (?,?,?,2,UTC_TIMESTAMP(3),500,'CNY','',UTC_TIMESTAMP(3))`, id, fmt.Sprintf("%d:2:expired", coupon), coupon)
+		d.Exec(t, `INSERT INTO notice_item (window_id, event_id, coupon_id, version, expires_at, value, currency, dropped, added_at)
+			VALUES (?,?,?,2,UTC_TIMESTAMP(3),500,'CNY','',UTC_TIMESTAMP(3))`, id, fmt.Sprintf("%d:2:expired", coupon), coupon)
 		if state != "" {
-			d.Exec(t, `INSERT INTO notice VALUES (?,'inbox','u','expired',1,?,'',1,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),NULL)`, id, state)
+			d.Exec(t, `INSERT INTO notice (window_id, channel, user_id, kind, items, state, reason, attempts, try_at, created_at)
+				VALUES (?,'inbox','u','expired',1,?,'',1,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3))`, id, state)
 		}
 	}
 	window(1, 5, "NULL", "")
@@ -195,7 +197,7 @@ func TestTheArchiveAnswers(t *testing.T) {
 	require.NoError(t, err)
 	event := fmt.Sprintf("%d:2:expired", first.CouponID)
 	require.Equal(t, 1, collect(t, s, atOnce(), []coupon.NoticeItem{{
-		EventID: event, UserID: "u", CouponID: first.CouponID, Version: 2, ExpiresAt: first.ExpiresAt, Value: 500, Currency: "CNY",
+		EventID: event, Kind: coupon.NoticeExpired, UserID: "u", CouponID: first.CouponID, Version: 2, ExpiresAt: first.ExpiresAt, Value: 500, Currency: "CNY",
 	}}))
 	archive(t, d, "TRUE") // by plain SQL, since the window is open
 	closed := closeWindows(t, s, closePlan(atOnce()))

@@ -112,6 +112,7 @@ func (p *post) notifierEnv(ca string, o posting) map[string]string {
 		"LAPSE__NOTICE__EMAIL__CA_FILE":     ca,
 		"LAPSE__NOTICE__EMAIL__FROM":        "Shop <coupons@" + mailDomain + ">",
 		"LAPSE__NOTICE__EMAIL__TIMEOUT":     "5s",
+		"LAPSE__NOTICE__EMAIL__CONNECTIONS": strconv.Itoa(concurrency),
 	}
 	for name, g := range map[string]*receive.Gateway{"SMS": p.sms, "PUSH": p.push} {
 		at := "LAPSE__NOTICE__GATEWAY__" + name + "__"

@@ -19,6 +19,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/secret"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
@@ -72,7 +73,7 @@ func (y *layout) wipe() {
 // rest waits until what was declared last may be deleted.
 func (y *layout) rest() {
 	if !y.declared.IsZero() {
-		require.NoError(y, pause(context.Background(), time.Until(y.declared.Add(4*time.Second))))
+		require.NoError(y, lifecycle.Sleep(context.Background(), time.Until(y.declared.Add(4*time.Second))))
 	}
 }
 

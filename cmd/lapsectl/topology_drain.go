@@ -13,6 +13,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rebuild"
 	"github.com/lapsehq/lapse/pkg/secret"
 	"github.com/lapsehq/lapse/pkg/store"
@@ -229,7 +230,7 @@ func (d *drainer) run(ctx context.Context, quiet time.Duration) error {
 			d.s.note("%v; trying again", err)
 		}
 		if n == 0 {
-			if err := pause(ctx, drainPoll); err != nil {
+			if err := lifecycle.Sleep(ctx, drainPoll); err != nil {
 				return err
 			}
 		}
@@ -241,17 +242,6 @@ func sum(left map[string]int64) (n int64) {
 		n += k
 	}
 	return n
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
 }
 
 // left counts what each queue holds, dead letters under way included where the management API shows them.

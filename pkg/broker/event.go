@@ -1,11 +1,11 @@
 package broker
 
-// ContentTypeEvent is the content type of CloudEvents in structured JSON.
-const ContentTypeEvent = "application/cloudevents+json"
+// contentTypeEvent is event.ContentType, which this level does not import.
+const contentTypeEvent = "application/cloudevents+json"
 
 // Event is the message of an event of ours. It is not mandatory: one that nobody listens to is dropped by design.
 func Event(exchange, key, id, trace string, body []byte) Message {
-	m := Message{Exchange: exchange, Key: key, ID: id, Body: body, ContentType: ContentTypeEvent}
+	m := Message{Exchange: exchange, Key: key, ID: id, Body: body, ContentType: contentTypeEvent}
 	if trace != "" {
 		m.Headers = map[string]any{HeaderTrace: trace}
 	}

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
@@ -86,7 +87,7 @@ func (k *Closer) Run(ctx context.Context) error {
 			k.fault.Recovered("notices: windows are closed again")
 			pause.Reset()
 		}
-		sleep(ctx, wait)
+		_ = lifecycle.Sleep(ctx, wait)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
@@ -80,7 +81,7 @@ func (d *dispatcher) run(ctx context.Context) {
 			d.Log.Warn("notices: stopped before a batch was sent; another pod takes it up", zap.Error(err))
 		case err != nil:
 			d.fault.Failed("notices: cannot send, trying again", err)
-			sleep(ctx, pause.NextBackOff())
+			_ = lifecycle.Sleep(ctx, pause.NextBackOff())
 			continue
 		default:
 			d.fault.Recovered("notices: sending again")
@@ -149,7 +150,7 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 
 // still waits while nothing may go out, whatever rings.
 func (d *dispatcher) still(ctx context.Context, wait time.Duration) {
-	sleep(ctx, min(wait, d.config.PollMax))
+	_ = lifecycle.Sleep(ctx, min(wait, d.config.PollMax))
 }
 
 // take waits until a fourth of the workers is free and gives all that are; zero when ctx has ended. Fewer would claim, and

@@ -3,6 +3,8 @@ package notice
 import (
 	"context"
 	"time"
+
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // lingering gives a context for what is begun before ctx ends: it lives on for drain after that. release ends it at once and
@@ -17,23 +19,11 @@ func lingering(ctx context.Context, drain time.Duration) (work context.Context, 
 			return
 		case <-ctx.Done():
 		}
-		sleep(work, drain)
+		_ = lifecycle.Sleep(work, drain)
 		giveUp()
 	}()
 	return work, func() {
 		giveUp()
 		<-watched
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/pulse"
 )
 
@@ -149,6 +150,6 @@ func (d *dispatcher) settle(work context.Context, rs []coupon.NoticeResult) {
 			return
 		}
 		d.books.Failed("notices: cannot be recorded, trying again", err)
-		sleep(work, d.config.PollMin)
+		_ = lifecycle.Sleep(work, d.config.PollMin)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
@@ -152,7 +153,7 @@ func (r *Relay) loop(ctx, work context.Context) {
 		case ctx.Err() != nil:
 		case err != nil:
 			r.troubles.Failed("outbox: nothing can be relayed, trying again", err)
-			pause(ctx, wait.NextBackOff())
+			_ = lifecycle.Sleep(ctx, wait.NextBackOff())
 			continue
 		default:
 			r.troubles.Recovered("outbox: relaying again")
@@ -210,15 +211,6 @@ func (r *Relay) idle(ctx context.Context) (woken bool) {
 	return false
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
 // lease is what this relay owns. Its lock is also held while the store is asked for a change of it.
 type lease struct {
 	mu      sync.Mutex
@@ -241,7 +233,7 @@ func (r *Relay) keep(ctx context.Context) {
 		} else if ctx.Err() == nil {
 			r.leaseTroubles.Failed("outbox: cannot renew the partition leases", err)
 		}
-		pause(ctx, r.cfg.Lease/3)
+		_ = lifecycle.Sleep(ctx, r.cfg.Lease/3)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // Config tunes a rebuild.
@@ -114,7 +115,7 @@ func (r *Rebuild) Claim(ctx context.Context, ask coupon.RebuildAsk) (coupon.Rebu
 		}
 		moved = c.Moved
 		// Short, so that a living holder is seen to move.
-		if err := sleep(ctx, min(c.Left+time.Millisecond, time.Second)); err != nil {
+		if err := lifecycle.Sleep(ctx, min(c.Left+time.Millisecond, time.Second)); err != nil {
 			return c, err
 		}
 	}
@@ -232,7 +233,7 @@ func (r *Rebuild) publish(ctx context.Context, p coupon.RebuildPlace, now, read 
 			told = true
 			r.log.Warn("the broker does not take triggers; trying again", zap.Error(first))
 		}
-		if err := sleep(ctx, wait.NextBackOff()); err != nil {
+		if err := lifecycle.Sleep(ctx, wait.NextBackOff()); err != nil {
 			return err
 		}
 		if time.Since(kept) > r.config.Lease/3 {
@@ -241,16 +242,5 @@ func (r *Rebuild) publish(ctx context.Context, p coupon.RebuildPlace, now, read 
 			}
 			kept = time.Now()
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 const (
@@ -74,7 +76,7 @@ func (s *shop) beside(ctx context.Context, w *backstops, template string, pause,
 	return b, nil
 }
 
-func settle(ctx context.Context) error { return pause(ctx, turnSettle) }
+func settle(ctx context.Context) error { return lifecycle.Sleep(ctx, turnSettle) }
 
 // wants holds the one against the other.
 func (b beside) wants(t *tally) {

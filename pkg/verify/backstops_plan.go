@@ -9,6 +9,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/client"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -128,7 +129,7 @@ func (w *backstops) moveHorizon(ctx context.Context, s *shop, template string, h
 		if err := grant(name); err != nil {
 			return granted, err
 		}
-		if err := pause(ctx, planSettles); err != nil {
+		if err := lifecycle.Sleep(ctx, planSettles); err != nil {
 			return granted, err
 		}
 		if err := grant(name + "-and-settled"); err != nil {
@@ -209,5 +210,5 @@ func (w *backstops) anHourAhead(ctx context.Context, s *shop) (stopped bool, cod
 	if err != nil {
 		return false, 0, err
 	}
-	return stopped, status.code, pause(ctx, 10*time.Second)
+	return stopped, status.code, lifecycle.Sleep(ctx, 10*time.Second)
 }

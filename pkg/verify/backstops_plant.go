@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // planted describes coupons that are put into the table by plain SQL, since millions are to be there within minutes. Their
@@ -242,7 +244,7 @@ func (s *shop) allEnded(ctx context.Context, first, end int, limit time.Duration
 	err := until(limited, func() (bool, error) {
 		unended, err := countIn(limited, s.DB(), unendedQuery, first, end)
 		if err == nil && unended > 0 {
-			err = pause(limited, time.Second)
+			err = lifecycle.Sleep(limited, time.Second)
 		}
 		return unended == 0, err
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
@@ -121,7 +122,7 @@ func (w *backstops) statusUntil(ctx context.Context, s *shop, template, party st
 		if _, err := s.grant(ctx, template, 5, keyed(fmt.Sprintf("status-%s-%d-%d", party, deadline.UnixNano(), n), at)); err != nil {
 			return x, 0, err
 		}
-		if err := pause(ctx, time.Second); err != nil {
+		if err := lifecycle.Sleep(ctx, time.Second); err != nil {
 			return x, 0, err
 		}
 		answer, err := w.lapsectl(ctx, s, nil, "status", "--json")

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // movedEnds moves ends both ways, of coupons whose first trigger is on its way, and locks around an end.
@@ -146,7 +147,7 @@ func (w *checkout) lastLocks(ctx context.Context, s *shop) error {
 	locking.SetLimit(redeemers)
 	for i, id := range ids {
 		at := end.Add(-around + 2*around*time.Duration(i)/lastLocks)
-		if err := pause(ctx, at.Sub(s.Now())); err != nil {
+		if err := lifecycle.Sleep(ctx, at.Sub(s.Now())); err != nil {
 			return err
 		}
 		locking.Go(func() error {

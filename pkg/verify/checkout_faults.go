@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
@@ -72,7 +73,7 @@ func (w *checkout) killLocks(ctx context.Context, t *tally) error {
 		if err != nil {
 			return err
 		}
-		if err := pause(ctx, first.Add(lockSeconds*time.Second/2).Sub(s.Now())); err != nil {
+		if err := lifecycle.Sleep(ctx, first.Add(lockSeconds*time.Second/2).Sub(s.Now())); err != nil {
 			return err
 		}
 		overdue, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE status = 2 AND lock_until <= UTC_TIMESTAMP(3)")
@@ -178,17 +179,17 @@ func (w *checkout) brokerAway(ctx context.Context, t *tally) (err error) {
 		var heard [2]int // events when it had gone, and when it came back
 		go func() {
 			away <- func() error {
-				if err := pause(ctx, awayBefore); err != nil {
+				if err := lifecycle.Sleep(ctx, awayBefore); err != nil {
 					return err
 				}
 				proxy.Refuse(true)
 				w.cfg.View.Step(fmt.Sprintf("the broker is out of reach, %d connections cut", proxy.Cut()))
 				defer proxy.Refuse(false)
-				if err := pause(ctx, time.Second); err != nil {
+				if err := lifecycle.Sleep(ctx, time.Second); err != nil {
 					return err
 				}
 				heard[0] = s.ears.len()
-				if err := pause(ctx, awayBroker-time.Second); err != nil {
+				if err := lifecycle.Sleep(ctx, awayBroker-time.Second); err != nil {
 					return err
 				}
 				heard[1] = s.ears.len()
@@ -250,7 +251,7 @@ func (s *shop) pairsAt(ctx context.Context, ids []string, rate float64) load {
 	start := time.Now()
 	for i, id := range ids {
 		due := start.Add(time.Duration(float64(i) / rate * float64(time.Second)))
-		if pause(ctx, time.Until(due)) != nil {
+		if lifecycle.Sleep(ctx, time.Until(due)) != nil {
 			break
 		}
 		slots <- struct{}{}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/client"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -148,7 +149,7 @@ func (w *checkout) travel(ctx context.Context, s *shop, prefix string) error {
 		for i, id := range classes[k].ids {
 			wait := time.Duration(rand.New(rand.NewPCG(w.cfg.Seed, uint64(k*n+i))).IntN(200)) * time.Millisecond
 			travelling.Go(func() error {
-				if err := pause(limit, wait); err != nil {
+				if err := lifecycle.Sleep(limit, wait); err != nil {
 					return err
 				}
 				if err := routes[i%len(routes)].walk(limit, s, id); err != nil {

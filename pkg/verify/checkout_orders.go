@@ -13,6 +13,8 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 const (
@@ -60,7 +62,7 @@ func (w *checkout) lateCancels(ctx context.Context, s *shop) error {
 			}
 		}
 	}
-	if err := pause(ctx, 2100*time.Millisecond); err != nil { // the locks have run out
+	if err := lifecycle.Sleep(ctx, 2100*time.Millisecond); err != nil { // the locks have run out
 		return err
 	}
 	kept, foreign := 0, 0
@@ -183,7 +185,7 @@ func (w *checkout) heldRow(ctx context.Context, s *shop) error {
 		used++
 	}
 	want(s.t, "neighbours_before_the_first_end_ms", first.Sub(s.Now()).Milliseconds(), AtLeast, 0)
-	if err := pause(ctx, release.Sub(s.Now())); err != nil {
+	if err := lifecycle.Sleep(ctx, release.Sub(s.Now())); err != nil {
 		return err
 	}
 	stop()
@@ -276,7 +278,7 @@ func (s *shop) order(ctx context.Context, events ...orderEvent) error {
 		}
 		ms[i] = broker.Message{
 			Exchange: s.Ladder().Orders(), Key: "order." + e.what, ID: id, Body: body,
-			ContentType: "application/cloudevents+json", Mandatory: true,
+			ContentType: event.ContentType, Mandatory: true,
 		}
 	}
 	const batch = 500

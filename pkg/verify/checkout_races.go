@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -263,7 +264,7 @@ func (s *shop) redeemRounds(ctx context.Context, group []*round, around time.Dur
 	start := s.Now()
 	for i, r := range group {
 		at := r.end.Add(-around + 2*around*time.Duration(i)/perEnd)
-		if err = pause(ctx, at.Sub(s.Now())); err != nil {
+		if err = lifecycle.Sleep(ctx, at.Sub(s.Now())); err != nil {
 			break
 		}
 		if i == 0 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -227,7 +228,7 @@ func (w *checkout) lazy(ctx context.Context, t *tally) error {
 			}
 		}
 		w.cfg.View.Step("the expirer is away; the end passes")
-		if err := pause(ctx, end.Sub(s.Now())+5*time.Millisecond); err != nil {
+		if err := lifecycle.Sleep(ctx, end.Sub(s.Now())+5*time.Millisecond); err != nil {
 			return err
 		}
 		if err := s.seenExpired(ctx, ids); err != nil {

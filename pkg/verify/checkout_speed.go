@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 const (
@@ -186,7 +187,7 @@ func (w *checkout) paced(ctx context.Context, s *shop, template string, rate flo
 			start := time.Now()
 			for i, id := range st.ids {
 				due := start.Add(time.Duration(float64(i) / rate * float64(time.Second)))
-				if err := pause(ctx, time.Until(due)); err != nil {
+				if err := lifecycle.Sleep(ctx, time.Until(due)); err != nil {
 					break
 				}
 				all.Go(func() {

@@ -15,6 +15,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -107,7 +108,7 @@ func (w *walk) disturb(ctx context.Context, s *demo.Stage) (disturbed, error) {
 	all.Go(func() (err error) { did.lateUnlocks, err = unlockLate(ctx, s, locks); return err })
 	all.Go(func() error {
 		const between = 8 * time.Second
-		if err := pause(ctx, first.Add(-horizon+2*time.Second).Sub(s.Now())); err != nil {
+		if err := lifecycle.Sleep(ctx, first.Add(-horizon+2*time.Second).Sub(s.Now())); err != nil {
 			return err
 		}
 		for range 2 {
@@ -119,7 +120,7 @@ func (w *walk) disturb(ctx context.Context, s *demo.Stage) (disturbed, error) {
 				return err
 			}
 			did.kills++
-			if err := pause(ctx, between); err != nil {
+			if err := lifecycle.Sleep(ctx, between); err != nil {
 				return err
 			}
 		}
@@ -234,7 +235,7 @@ func (w *walk) grantLate(ctx context.Context, s *demo.Stage) (int, error) {
 	if err := s.Grant(ctx, asks...); err != nil {
 		return 0, err
 	}
-	if err := pause(ctx, heldFor); err != nil {
+	if err := lifecycle.Sleep(ctx, heldFor); err != nil {
 		return 0, err
 	}
 	there, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM grant_key WHERE grant_key LIKE 'late-%'")
@@ -255,7 +256,7 @@ func unlockLate(ctx context.Context, s *demo.Stage, locks map[time.Time][]locked
 		if until.Unix()%heldEvery != 0 || until.Sub(s.Now()) < time.Second {
 			continue
 		}
-		if err := pause(ctx, until.Add(-300*time.Millisecond).Sub(s.Now())); err != nil {
+		if err := lifecycle.Sleep(ctx, until.Add(-300*time.Millisecond).Sub(s.Now())); err != nil {
 			return late, err
 		}
 		n, err := hold(ctx, s.DB(), locks[until])
@@ -281,7 +282,7 @@ func hold(ctx context.Context, db *sql.DB, ls []locked) (int, error) {
 			return 0, fmt.Errorf("holding unlocks up: %w", err)
 		}
 	}
-	if err := pause(ctx, heldFor); err != nil {
+	if err := lifecycle.Sleep(ctx, heldFor); err != nil {
 		return 0, err
 	}
 	n := 0

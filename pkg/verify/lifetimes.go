@@ -17,6 +17,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/audit"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -185,7 +186,7 @@ func atFraction(ctx context.Context, s *demo.Stage, fraction time.Duration) erro
 	if !at.After(now) {
 		at = at.Add(time.Second)
 	}
-	return pause(ctx, at.Sub(now))
+	return lifecycle.Sleep(ctx, at.Sub(now))
 }
 
 // waitDepths counts the messages in each wait queue, by its name below P.wait.

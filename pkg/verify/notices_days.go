@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 const daysRules = `[{"channels":["inbox","push"]}]`
@@ -73,7 +74,7 @@ func (w *notices) digest(ctx context.Context, t *tally) error {
 				return err
 			}
 		}
-		if err := pause(ctx, begin.Add(5*time.Second).Sub(p.Now())); err != nil {
+		if err := lifecycle.Sleep(ctx, begin.Add(5*time.Second).Sub(p.Now())); err != nil {
 			return err
 		}
 		if err := p.settledAll(ctx, time.Minute); err != nil {
@@ -269,7 +270,7 @@ func (w *notices) lateOnes(ctx context.Context, t *tally) error {
 			}
 		}
 		told(t, "left_until_the_hour_ms", int(hour.Sub(p.Now()).Milliseconds()))
-		if err := pause(ctx, hour.Add(5*time.Second).Sub(p.Now())); err != nil {
+		if err := lifecycle.Sleep(ctx, hour.Add(5*time.Second).Sub(p.Now())); err != nil {
 			return err
 		}
 		if err := p.settledAll(ctx, time.Minute); err != nil {
@@ -283,7 +284,7 @@ func (w *notices) lateOnes(ctx context.Context, t *tally) error {
 				}
 			}
 		}
-		if err := pause(ctx, 15*time.Second); err != nil { // a lock runs out 10 s after the hour; nothing else is to come
+		if err := lifecycle.Sleep(ctx, 15*time.Second); err != nil { // a lock runs out 10 s after the hour; nothing else is to come
 			return err
 		}
 		if err := p.settledAll(ctx, time.Minute); err != nil {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 const (
@@ -141,7 +142,7 @@ func (p *post) killInTheMiddle(ctx context.Context, after int) error {
 	if err := p.Fleet().Kill(notifierName(2)); err != nil {
 		return err
 	}
-	if err := pause(ctx, 2*time.Second); err != nil {
+	if err := lifecycle.Sleep(ctx, 2*time.Second); err != nil {
 		return err
 	}
 	return p.Start(ctx, notifierName(2))

@@ -95,7 +95,7 @@ func (p *post) ended(i int) (broker.Message, error) {
 	if err != nil {
 		return broker.Message{}, fmt.Errorf("an event: %w", err)
 	}
-	return broker.Message{Exchange: p.Ladder().Events(), Key: key, ID: id, Body: body, ContentType: "application/cloudevents+json"}, nil
+	return broker.Event(p.Ladder().Events(), key, id, "", body), nil
 }
 
 var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)

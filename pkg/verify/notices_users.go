@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 	"github.com/lapsehq/lapse/pkg/rig/receive"
 )
@@ -68,7 +69,7 @@ func (w *notices) usersKnown(ctx context.Context, t *tally) error {
 			return err
 		}
 		w.cfg.View.Step("the hour comes")
-		if err := pause(ctx, hour.Add(5*time.Second).Sub(p.Now())); err != nil {
+		if err := lifecycle.Sleep(ctx, hour.Add(5*time.Second).Sub(p.Now())); err != nil {
 			return err
 		}
 		if err := p.settledAll(ctx, time.Minute); err != nil {
@@ -137,7 +138,7 @@ func (p *post) undelivered(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := pause(ctx, 3*time.Second); err != nil {
+	if err := lifecycle.Sleep(ctx, 3*time.Second); err != nil {
 		return err
 	}
 	return p.settledAll(ctx, time.Minute)

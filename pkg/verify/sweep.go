@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/audit"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
@@ -152,7 +153,7 @@ func (w *walk) withoutBroker(ctx context.Context, s *demo.Stage, proxy *rig.Prox
 	proxy.Refuse(true)
 	defer proxy.Refuse(false)
 	s.Step(fmt.Sprintf("the broker is out of the workers' reach, %d connections cut", proxy.Cut()))
-	if err := pause(ctx, time.Second); err != nil { // what the broker had taken is heard by then
+	if err := lifecycle.Sleep(ctx, time.Second); err != nil { // what the broker had taken is heard by then
 		return away{}, err
 	}
 	heard := s.Audit().Progress().Expired
@@ -192,19 +193,8 @@ func until(ctx context.Context, ask func() (bool, error)) error {
 		if ok || err != nil {
 			return err
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := lifecycle.Sleep(ctx, poll); err != nil {
 			return err
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(max(0, d))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
 	}
 }

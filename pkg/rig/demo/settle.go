@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/audit"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 const (
@@ -86,7 +87,7 @@ func (r *run) settle(ctx context.Context) error {
 		early := r.audit.Now().Before(r.plan.last)
 		switch {
 		case done && !early:
-			return wait(ctx, linger)
+			return lifecycle.Sleep(ctx, linger)
 		case now != last || r.audit.Now().Before(r.plan.closes()):
 			last, since = now, time.Now()
 		case time.Since(since) > patience:
@@ -111,15 +112,4 @@ func until(ctx context.Context, every time.Duration, ok func() bool) error {
 		}
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }

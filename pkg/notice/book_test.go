@@ -319,9 +319,13 @@ type pod struct {
 	reg    *prometheus.Registry
 }
 
+// openAddresses has no key for the user "sealed".
 type openAddresses struct{}
 
 func (openAddresses) Addresses(p *coupon.Profile) (coupon.Addresses, error) {
+	if p.UserID == "sealed" {
+		return coupon.Addresses{}, errors.New("no such key")
+	}
 	return coupon.Addresses{Email: p.UserID + "@example.com", Phone: "+861380000" + p.UserID, Push: "token-" + p.UserID}, nil
 }
 

@@ -8,9 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/notice"
+	"github.com/lapsehq/lapse/pkg/notice/inbox"
 )
 
 func TestTheChainGoesOn(t *testing.T) {
@@ -122,5 +124,35 @@ func TestWhatADeadPodBeganIsCountedByKind(t *testing.T) {
 		stop()
 		require.InDelta(t, 1, metric(t, p.reg, "lapse_notices_total", "channel", "sms", "kind", "expiring", "result", "unknown"), 0)
 		require.InDelta(t, 2, metric(t, p.reg, "lapse_notices_total", "channel", "sms", "kind", "expired", "result", "unknown"), 0)
+	})
+}
+
+// TestAddressesThatCannotBeOpened are no reason for channels that need none, nor for the end of a chain; and they are said once.
+func TestAddressesThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		b := newBook()
+		mail, push := &far{name: coupon.ChannelEmail}, &far{name: coupon.ChannelPush}
+		p := newPod(t, b, zap.New(core), never, mail, push, inbox.New(b, 100, zap.NewNop()))
+		b.put(coupon.Notice{WindowID: 1, Channel: coupon.ChannelInbox, UserID: "sealed"})
+		b.put(coupon.Notice{WindowID: 2, Channel: coupon.ChannelEmail, UserID: "sealed", Next: "push,inbox"})
+		b.put(coupon.Notice{WindowID: 3, Channel: coupon.ChannelEmail, UserID: "sealed"})
+		for id := range uint64(20) {
+			b.put(coupon.Notice{WindowID: 10 + id, Channel: coupon.ChannelEmail, UserID: "u"})
+		}
+		stop := running(t, p.sender.Run)
+		pass(30 * time.Second)
+		stop()
+		require.Equal(t, coupon.NoticeSent, b.get(1, coupon.ChannelInbox).state)
+		require.Equal(t, coupon.NoticeFailed, b.get(2, coupon.ChannelEmail).state)
+		require.Equal(t, coupon.NoticeFailed, b.get(2, coupon.ChannelPush).state, "the gateway is not asked for another address")
+		require.Equal(t, coupon.NoticeSent, b.get(2, coupon.ChannelInbox).state)
+		require.Equal(t, coupon.NoticePending, b.get(3, coupon.ChannelEmail).state, "the key may come")
+		require.Greater(t, b.get(3, coupon.ChannelEmail).Attempt, 1)
+		require.Equal(t, 20, mail.calls())
+		require.Zero(t, push.calls())
+		require.Equal(t, 2, logs.FilterMessage("notices: addresses cannot be opened").Len(), "once for each channel")
+		require.Zero(t, logs.FilterMessage("notices: sending again").Len())
 	})
 }

@@ -33,6 +33,7 @@ type dispatcher struct {
 	ring    func()             // the others have something to send
 	fault   *telemetry.Repeats // of the loop
 	books   *telemetry.Repeats // of recording
+	words   *telemetry.Repeats // of single notices that cannot be written or addressed: said now and then, whatever goes well beside them
 	health  health             // of the provider
 }
 
@@ -58,6 +59,7 @@ func newDispatcher(c Config, d SenderDeps, ch Channel, ring func()) *dispatcher 
 		ring: ring, bell: make(chan struct{}, 1), workers: make(chan struct{}, l.Concurrency), rests: make(chan rest, l.Concurrency),
 		fault:  telemetry.NewRepeats(log, 0, d.Now),
 		books:  telemetry.NewRepeats(log, 0, d.Now),
+		words:  telemetry.NewRepeats(log, 0, d.Now),
 		health: health{said: telemetry.NewRepeats(log, 0, d.Now), now: d.Now},
 	}
 	x.Log = log

@@ -88,17 +88,18 @@ func (d *dispatcher) ready(now time.Time, p *coupon.Prepared, late bool) (Messag
 		return none(d.later(&p.Notice, at, coupon.ReasonQuiet))
 	}
 	m, err := d.message(now, p)
-	if err != nil {
-		reason, what := reasonText, "notices: cannot be rendered, trying again"
-		if errors.Is(err, errAddress) {
-			reason, what = reasonAddress, "notices: addresses cannot be opened, trying again"
+	switch {
+	case errors.Is(err, errAddress):
+		d.words.Failed("notices: addresses cannot be opened", err)
+		if p.Next != "" { // which may need none, or another
+			return none(d.failed(&p.Notice, reasonAddress))
 		}
-		d.fault.Failed(what, err)
-		return none(d.again(now, &p.Notice, Result{Outcome: Retry, Reason: reason}))
-	}
-	if d.name == coupon.ChannelEmail && m.Recipient == "" {
-		d.Metrics.count(d.name, p.Kind, resultFailed, 1)
-		return none(coupon.NoticeResult{WindowID: p.WindowID, Attempt: p.Attempt, State: coupon.NoticeFailed, Reason: coupon.ReasonAddress})
+		return none(d.again(now, &p.Notice, Result{Outcome: Retry, Reason: reasonAddress}))
+	case err != nil:
+		d.words.Failed("notices: cannot be rendered, trying again", err)
+		return none(d.again(now, &p.Notice, Result{Outcome: Retry, Reason: reasonText}))
+	case d.name == coupon.ChannelEmail && m.Recipient == "":
+		return none(d.failed(&p.Notice, coupon.ReasonAddress))
 	}
 	return m, coupon.NoticeResult{}, true
 }
@@ -116,20 +117,9 @@ func (d *dispatcher) message(now time.Time, p *coupon.Prepared) (Message, error)
 		ID: p.ID(), Window: p.WindowID, Kind: p.Kind, Offset: offset, UserID: p.UserID, Zone: zone.String(),
 		Items: p.Items, Members: p.Members, EndsAt: p.EndsAt, NotAfter: p.NotAfter,
 	}
-	if d.Addresses != nil {
-		a, err := d.Addresses.Addresses(&p.Profile)
-		if err != nil {
-			return Message{}, fmt.Errorf("%w: %w", errAddress, err)
-		}
-		switch d.name {
-		case coupon.ChannelEmail:
-			m.Recipient = a.Email
-		case coupon.ChannelSMS:
-			m.Recipient = a.Phone
-		case coupon.ChannelPush:
-			m.Recipient = a.Push
-		default:
-		}
+	var err error
+	if m.Recipient, err = d.recipient(&p.Profile); err != nil {
+		return Message{}, fmt.Errorf("%w: %w", errAddress, err)
 	}
 	r, err := d.Texts.Render(now, data)
 	if err != nil {
@@ -142,6 +132,30 @@ func (d *dispatcher) message(now time.Time, p *coupon.Prepared) (Message, error)
 		}
 	}
 	return m, nil
+}
+
+// recipient is the address for this channel. Channels that need none open none: those of other channels are no reason to wait.
+// A gateway that would resolve the user's id itself is not asked in place of an address that is there and cannot be opened:
+// it might know another one.
+func (d *dispatcher) recipient(p *coupon.Profile) (string, error) {
+	var pick func(coupon.Addresses) string
+	switch d.name {
+	case coupon.ChannelEmail:
+		pick = func(a coupon.Addresses) string { return a.Email }
+	case coupon.ChannelSMS:
+		pick = func(a coupon.Addresses) string { return a.Phone }
+	case coupon.ChannelPush:
+		pick = func(a coupon.Addresses) string { return a.Push }
+	default:
+	}
+	if pick == nil || d.Addresses == nil {
+		return "", nil
+	}
+	a, err := d.Addresses.Addresses(p)
+	if err != nil {
+		return "", err //nolint:wrapcheck // by message
+	}
+	return pick(a), nil
 }
 
 // send delivers one group and leaves its results.

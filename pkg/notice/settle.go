@@ -23,9 +23,7 @@ func (d *dispatcher) result(now time.Time, n *coupon.Notice, r Result) (coupon.N
 		out.State = coupon.NoticeSent
 		return out, !r.Recorded
 	case r.Outcome == Permanent:
-		d.Metrics.count(d.name, n.Kind, resultFailed, 1)
-		out.State = coupon.NoticeFailed
-		return out, true
+		return d.failed(n, r.Reason), true
 	case r.Outcome == Unknown && d.channel.AtMostOnce():
 		d.Metrics.count(d.name, n.Kind, resultUnknown, 1)
 		out.State = coupon.NoticeUnknown
@@ -59,8 +57,7 @@ func (d *dispatcher) again(now time.Time, n *coupon.Notice, r Result) coupon.Not
 	at := now.Add(d.backoff(n.Attempt))
 	switch {
 	case n.Next != "" && n.Attempt >= d.limit.Tries && r.Outcome != Unknown:
-		d.Metrics.count(d.name, n.Kind, resultFailed, 1)
-		out.State = coupon.NoticeFailed // the next of its chain is asked
+		return d.failed(n, r.Reason)
 	case at.Before(n.NotAfter):
 		d.Metrics.count(d.name, n.Kind, resultRetry, 1)
 		out.State, out.TryAt = coupon.NoticePending, at
@@ -80,6 +77,12 @@ func (d *dispatcher) later(n *coupon.Notice, at time.Time, reason string) coupon
 	}
 	d.Metrics.count(d.name, n.Kind, resultDeferred, 1)
 	return coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, State: coupon.NoticePending, Reason: reason, TryAt: at}
+}
+
+// failed: the next channel of the notice's chain is asked, if there is one.
+func (d *dispatcher) failed(n *coupon.Notice, reason string) coupon.NoticeResult {
+	d.Metrics.count(d.name, n.Kind, resultFailed, 1)
+	return coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, State: coupon.NoticeFailed, Reason: reason}
 }
 
 func (d *dispatcher) drop(n *coupon.Notice, reason string) coupon.NoticeResult {

@@ -10,7 +10,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/pulse"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // Overdue finds rows past their due instant (or locks past theirs) and settles them in the core's own transaction.
@@ -77,18 +79,10 @@ const (
 	pruneEvery = time.Hour        // how often what pods left behind is cleared away
 )
 
-// Run sweeps until ctx ends. The database being away is reported once, until a round succeeds again.
+// Run sweeps until ctx ends. The database being away is reported once a minute, until a round succeeds again.
 func (s *Sweeper) Run(ctx context.Context) error {
-	failing := ""
 	var gauged, pruned time.Time
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-pause.C:
-		}
+	round := func(ctx context.Context) error {
 		now := time.Now()
 		_, err := s.Once(ctx)
 		if err == nil && now.Sub(gauged) >= gaugeEvery {
@@ -97,23 +91,17 @@ func (s *Sweeper) Run(ctx context.Context) error {
 		if err == nil && now.Sub(pruned) >= pruneEvery {
 			err, pruned = s.prune(ctx), now
 		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil:
-			failing = ""
-		case err.Error() != failing:
-			failing = err.Error()
-			s.log.Warn("sweep stopped early", zap.Error(err))
-		}
-		pause.Reset(s.config.Interval)
+		return err
 	}
+	tell := telemetry.NewRepeats(s.log, 0, time.Now).Tell("sweep stopped early", "sweep goes on")
+	return lifecycle.Every(ctx, s.config.Interval, round, tell) //nolint:wrapcheck // nil
 }
 
 // Once sweeps one round: once over everything overdue, each pass within the budget. More says that the time was up before
 // everything was looked at.
 func (s *Sweeper) Once(ctx context.Context) (Swept, error) {
 	var total Swept
+	s.known.clear(time.Now())
 	ask, cancel := context.WithTimeout(ctx, s.config.Budget)
 	defer cancel()
 	allow := s.core.guard.Begin()
@@ -201,13 +189,17 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 		return done, at, err
 	}
 	now := time.Now()
+	done.More, next = len(keys) == s.size, keys[len(keys)-1]
 	ts := make([]coupon.Trigger, 0, len(keys))
 	for _, k := range keys {
-		if s.known.holds(k.ID, now) {
+		if s.known.holds(owed{locks, k}, now) {
 			done.Failed++
 			continue
 		}
 		ts = append(ts, coupon.Trigger{Kind: coupon.KindExpire, CouponID: k.ID, At: k.At, Origin: coupon.OriginSweep})
+	}
+	if len(ts) == 0 {
+		return done, next, nil
 	}
 	results, err := s.core.Settle(ctx, ts)
 	if err != nil {
@@ -218,7 +210,7 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 		if r.Err != nil {
 			fresh++
 			if errors.Is(r.Err, coupon.ErrIntegrity) {
-				s.known.add(ts[i].CouponID, now)
+				s.known.add(owed{locks, coupon.Cursor{At: ts[i].At, ID: ts[i].CouponID}}, now)
 			}
 		} else {
 			done.count(r.Settlement)
@@ -230,8 +222,8 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", fresh))
 	}
 	done.Failed += fresh
-	done.rows, done.More = len(keys), len(keys) == s.size
-	return done, keys[len(keys)-1], nil
+	done.rows = len(ts) // what is only gone past takes nothing from the ladder
+	return done, next, nil
 }
 
 func (s *Sweeper) prune(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
@@ -25,32 +26,18 @@ const (
 // Run folds returned quota into the counters and clears away old tombstones, until ctx ends. The database being away is
 // reported now and then, until it is back.
 func (l *Ledger) Run(ctx context.Context) error {
-	repeats := telemetry.NewRepeats(l.log, repeatEvery, time.Now)
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	var pruned time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-pause.C:
-		}
+	round := func(ctx context.Context) error {
 		err := l.fold(ctx)
 		if now := time.Now(); err == nil && now.Sub(pruned) >= pruneEvery {
 			if err = l.prune(ctx); err == nil {
 				pruned = now
 			}
 		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			repeats.Failed("housekeeping of the ledger", err)
-		default:
-			repeats.Recovered("the ledger's housekeeping goes on")
-		}
-		pause.Reset(l.config.QuotaInterval)
+		return err
 	}
+	tell := telemetry.NewRepeats(l.log, repeatEvery, time.Now).Tell("housekeeping of the ledger", "the ledger's housekeeping goes on")
+	return lifecycle.Every(ctx, l.config.QuotaInterval, round, tell) //nolint:wrapcheck // nil
 }
 
 func (l *Ledger) fold(ctx context.Context) error {
@@ -91,10 +78,8 @@ func (l *Ledger) prune(ctx context.Context) error {
 // is told from now on comes by it. Several pods may run this: one works, the others wait until it is done or gone.
 func (l *Ledger) Seed(ctx context.Context, subscribed func() error) error {
 	for subscribed() != nil {
-		select {
-		case <-ctx.Done():
+		if lifecycle.Sleep(ctx, retryMin) != nil {
 			return nil
-		case <-time.After(retryMin):
 		}
 	}
 	repeats := telemetry.NewRepeats(l.log, repeatEvery, time.Now)
@@ -129,10 +114,8 @@ func (l *Ledger) Seed(ctx context.Context, subscribed func() error) error {
 			repeats.Recovered("the seeding of the statistics goes on")
 			wait = retryMin
 		}
-		select {
-		case <-ctx.Done():
+		if lifecycle.Sleep(ctx, pause) != nil {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }

@@ -31,12 +31,14 @@ var (
 	stmtWindowGrow = define("notice.window_grow", `UPDATE notice_window SET items = items + ?, last_item_at = UTC_TIMESTAMP(3)
 		WHERE id IN (?) AND open_mark = 1`)
 	// Rows that are there and locked: what is inserted always meets its key. One statement serves windows that grow by different
-	// numbers and whose instants move differently.
+	// numbers and whose instants move differently. A window that holds nothing to be told yet (it has no end) has been opened by what
+	// was left out, and takes the hour of the first that is told.
 	stmtWindowMove = define("notice.window_move", `INSERT INTO notice_window
 		(id, user_id, kind, slot, remind_at, open_mark, late, items, opened_at, last_item_at, due_at, notify_at, ends_at, closed_by)
 		VALUES (?,?,?,?,?,1,?,?,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),?,?,?,'') ON DUPLICATE KEY UPDATE
 		items = items + VALUES(items), last_item_at = VALUES(last_item_at),
-		due_at = LEAST(due_at, GREATEST(VALUES(due_at), opened_at + INTERVAL ? MICROSECOND)),
+		due_at = IF(ends_at IS NULL AND VALUES(due_at) < '9999-12-31', GREATEST(VALUES(due_at), opened_at + INTERVAL ? MICROSECOND),
+			LEAST(due_at, GREATEST(VALUES(due_at), opened_at + INTERVAL ? MICROSECOND))),
 		notify_at = COALESCE(LEAST(notify_at, VALUES(notify_at)), notify_at, VALUES(notify_at)),
 		ends_at = COALESCE(LEAST(ends_at, VALUES(ends_at)), ends_at, VALUES(ends_at))`)
 	stmtWindowSeal = define("notice.window_seal", `UPDATE notice_window SET open_mark = NULL, due_at = UTC_TIMESTAMP(3), closed_by = 'size'
@@ -276,7 +278,8 @@ func (c *collection) grow(ctx context.Context, grown []*growth) error {
 	}
 	for part := range slices.Chunk(moved, insertRows*moveColumns) {
 		rows := len(part) / moveColumns
-		n, err := c.s.exec(ctx, c.tx, stmtWindowMove.rows(rows), append(slices.Clone(part), c.rules.Quiet.Microseconds())...)
+		quiet := c.rules.Quiet.Microseconds()
+		n, err := c.s.exec(ctx, c.tx, stmtWindowMove.rows(rows), append(slices.Clone(part), quiet, quiet)...)
 		if err != nil {
 			return err
 		}

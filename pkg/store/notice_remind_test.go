@@ -139,6 +139,47 @@ func TestReminderWindowMovesToTheLeast(t *testing.T) {
 	require.GreaterOrEqual(t, w.due.Sub(now), 30*time.Second)
 }
 
+// What is left out opens a window that closes soon; the first that is told moves it to its hour, and the rest of the day joins.
+func TestReminderWindowOpenedByWhatIsLeftOut(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	now := dbNow(t, d)
+	ends, hour := now.Add(26*time.Hour), now.Add(2*time.Hour)
+	plant(t, d, 1, 20, coupon.Unused, sqlTime(ends), "NULL")
+	rules := coupon.WindowRules{Quiet: 200 * time.Millisecond, MaxAge: time.Minute, MaxItems: 2}
+	add := func(items ...coupon.NoticeItem) { require.Equal(t, len(items), collect(t, s, rules, items)) }
+	skipped := reminder("u", 1, ends, now.Add(-8*time.Hour))
+	skipped.Dropped = coupon.ReasonSkipped
+
+	add(skipped)
+	require.WithinDuration(t, now, windowsNow(t, d)[0].due, 10*time.Second)
+	late2 := late(reminder("u", 2, ends, hour), 2)
+	late2.CloseAt, late2.NotifyAt, late2.Slot = time.Time{}, time.Time{}, "-1d/2026-11-02"
+	skipped2 := skipped
+	skipped2.EventID, skipped2.Slot = "other", late2.Slot
+	add(skipped2)
+	add(late2)
+	add(reminder("u", 3, ends, hour))
+	got := windowsNow(t, d)
+	require.Equal(t, windowState{items: 2, due: hour, notify: hour.Add(time.Hour), ends: ends, open: true, remindsAt: "-1d"}, got[0])
+	require.WithinDuration(t, now, got[1].due, 10*time.Second, "what has no hour waits for none")
+
+	d.Exec(t, `UPDATE notice_window SET due_at = UTC_TIMESTAMP(3) WHERE id = 2`)
+	require.Equal(t, 1, closeWindows(t, s, remindPlan()).Windows, "that of its own slot")
+	add(reminder("u", 4, ends, hour.Add(time.Hour)))
+	got = windowsNow(t, d)
+	require.Len(t, got, 2)
+	require.Equal(t, windowState{items: 3, due: hour, notify: hour.Add(time.Hour), ends: ends, open: true, remindsAt: "-1d"}, got[0])
+	dueNow(t, d)
+	plan := remindPlan()
+	var asked []coupon.Closed
+	watch(&plan, &asked)
+	require.Equal(t, 1, closeWindows(t, s, plan).Windows)
+	require.Equal(t, 2, asked[0].Items)
+	require.False(t, asked[0].Late)
+}
+
 func TestReminderStandsOnlyIfTheCouponIsUnusedAndEndsThen(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)

@@ -55,7 +55,7 @@ type optoutIn struct {
 
 type optoutsIn struct {
 	Body struct {
-		Optouts []optoutIn `json:"optouts" minItems:"1" maxItems:"1000" nullable:"false"`
+		Optouts []optoutIn `json:"optouts" minItems:"1" maxItems:"100" nullable:"false"`
 	}
 }
 

@@ -230,23 +230,24 @@ func (a *API) body(ans *answer, r *http.Request, rt *route) ([]byte, *Problem) {
 		most = min(most, smallBody)
 	}
 	from := http.MaxBytesReader(ans.w, r.Body, most)
+	leave := func() {}
 	body, err := io.ReadAll(io.LimitReader(from, smallBody))
 	if err == nil && len(body) == smallBody && rt.large {
 		gate := a.large
 		if rt.signed {
 			gate = a.signed
 		}
-		leave, p := gate.enter(r.Context())
-		if p != nil {
+		var p *Problem
+		if leave, p = gate.enter(r.Context()); p != nil {
 			return nil, p
 		}
-		defer leave()
 	}
 	if err == nil && len(body) == smallBody { // there may be more, or too much
 		var rest []byte
 		rest, err = io.ReadAll(from)
 		body = append(body, rest...)
 	}
+	leave() // what is too much is thrown away as it comes, and takes no room
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):

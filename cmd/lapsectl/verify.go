@@ -18,7 +18,7 @@ import (
 type verifyCommand struct {
 	Walk      verifyWalk      `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
 	Checkout  verifyCheckout  `cmd:"" help:"The coupon's whole life over HTTP and by order events, with races, kills and speed: about 12 minutes."`
-	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale more than an hour."`
+	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale about an hour."`
 	Notices   verifyNotices   `cmd:"" help:"Reminders and the notifier, with a mail server and providers that fail: about 10 minutes."`
 }
 

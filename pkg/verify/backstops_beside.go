@@ -34,15 +34,15 @@ func (s *shop) beside(ctx context.Context, w *backstops, template string, pause,
 		b.paused += time.Since(stopped)
 		return resume()
 	}
-	if err := stop(); err != nil {
-		return b, err
-	}
 	stands := true
 	defer func() {
 		if stands {
 			err = errors.Join(err, resume())
 		}
 	}()
+	if err := stop(); err != nil {
+		return b, err
+	}
 	stock, err := s.fill(ctx, template, "beside", 2*turns*each)
 	if err != nil {
 		return b, err
@@ -57,18 +57,18 @@ func (s *shop) beside(ctx context.Context, w *backstops, template string, pause,
 	}
 	for i := range turns {
 		if i > 0 {
+			stands = true // perhaps in part
 			if err := stop(); err != nil {
 				return b, err
 			}
-			stands = true
 		}
 		if err := turn(2*i, &b.calm); err != nil {
 			return b, err
 		}
-		stands = false
 		if err := start(); err != nil {
 			return b, err
 		}
+		stands = false
 		if err := turn(2*i+1, &b.busy); err != nil {
 			return b, err
 		}

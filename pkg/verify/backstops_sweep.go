@@ -201,6 +201,11 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 		if err != nil {
 			return err
 		}
+		after, err := countIn(ctx, s.DB(), `SELECT COUNT(*) FROM coupon WHERE id >= ? AND id < ? AND status = 1`, first, end)
+		if err != nil {
+			return err
+		}
+		want(t, "left_to_sweep_after_the_turns", after, AtLeast, 1) // else the busy ones were calm
 		if err := s.allEnded(ctx, first, end, 5*time.Minute+time.Duration(n/500)*time.Second); err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ const (
 	couponsEach = 5
 	pods        = 3
 	usedOfMany  = 10  // one user in so many uses a coupon meanwhile
-	inFlight    = 128 // of a process that dies: what its channels had in their hands
+	inFlight    = 3 * concurrency // of a process that dies: what its three far channels had in their hands
 )
 
 // fleetRules: who has much gets an SMS, everybody else a push; all of them their inbox and, who has an address, e-mail.
@@ -66,7 +66,7 @@ func (w *notices) fleetOfThree(ctx context.Context, t *tally) error {
 			return err
 		}
 		expected := users + users/2 // far messages: one SMS or push each, and half of them a letter
-		if err := p.killInTheMiddle(ctx, expected*3/10); err != nil {
+		if err := p.killInTheMiddle(ctx, expected); err != nil {
 			return err
 		}
 		w.cfg.View.Step("the rest is told")
@@ -125,16 +125,17 @@ func (p *post) useSome(ctx context.Context, used map[string]string) error {
 	return work.Wait()
 }
 
-// killInTheMiddle kills one notifier when so many messages have come, and starts it again.
-func (p *post) killInTheMiddle(ctx context.Context, after int) error {
+// killInTheMiddle kills one notifier when three in ten of the messages have come, and starts it again.
+func (p *post) killInTheMiddle(ctx context.Context, expected int) error {
 	limit, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	err := until(limit, func() (bool, error) {
+	come := func() int {
 		pushed, _ := p.push.Total()
 		texted, _ := p.sms.Total()
 		letters, _ := p.mail.Total()
-		return pushed+texted+letters >= after, nil
-	})
+		return pushed + texted + letters
+	}
+	err := until(limit, func() (bool, error) { return come() >= expected*3/10, nil })
 	if err != nil {
 		return fmt.Errorf("waiting for the messages to be under way: %w", err)
 	}
@@ -142,6 +143,7 @@ func (p *post) killInTheMiddle(ctx context.Context, after int) error {
 	if err := p.Fleet().Kill(notifierName(2)); err != nil {
 		return err
 	}
+	want(p.t, "come_at_the_kill", come(), Below, expected*9/10)
 	if err := lifecycle.Sleep(ctx, 2*time.Second); err != nil {
 		return err
 	}

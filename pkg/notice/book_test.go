@@ -144,11 +144,11 @@ func (b *book) CloseNotices(ctx context.Context, p coupon.ClosePlan) (coupon.Clo
 	return c, b.fail("closed") // the commit went through and the answer was lost
 }
 
-func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
+func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int) ([]coupon.Notice, map[coupon.NoticeKind]int, bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := errors.Join(b.fail("claim"), ctx.Err()); err != nil {
-		return nil, nil, err
+		return nil, nil, false, err
 	}
 	b.claims[ch]++
 	var due []*row
@@ -174,7 +174,7 @@ func (b *book) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.D
 		ns = append(ns, r.Notice)
 	}
 	b.most = max(b.most, len(ns))
-	return ns, unknown, nil
+	return ns, unknown, false, nil
 }
 
 // claimed is how often the channel has asked.

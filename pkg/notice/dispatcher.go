@@ -125,7 +125,7 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 		return 0, nil
 	}
 	begun := d.Now()
-	ns, unknown, err := d.Store.ClaimNotices(work, d.name, d.config.Lease, n)
+	ns, unknown, more, err := d.Store.ClaimNotices(work, d.name, d.config.Lease, n)
 	if err != nil {
 		return 0, fmt.Errorf("claim notices: %w", err)
 	}
@@ -144,7 +144,7 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 		free--
 		sends.Go(func() { d.send(work, group) })
 	}
-	if len(ns) < n {
+	if len(ns) < n && !more {
 		return d.config.PollMax, nil
 	}
 	return 0, nil

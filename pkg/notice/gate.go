@@ -9,9 +9,6 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// holdMost bounds how long a provider may keep a channel waiting by its word alone.
-const holdMost = 15 * time.Minute
-
 var errProvider = errors.New("provider fails")
 
 // gate says how much of a channel may go out now: by its rate, by what its provider asked for, and by whether the provider
@@ -42,7 +39,7 @@ func newGate(l Limit, now func() time.Time, up func(bool)) *gate {
 // burstPart: what goes out at once is at most this part of a second's.
 const burstPart = 5
 
-// room gives how many of want may go out now; if none, how long to wait. trial: the circuit lets one out, to see.
+// room gives how many of want may go out now; if none, how long to wait. A circuit that is half open lets one out, as a trial.
 func (g *gate) room(want int) (n int, wait time.Duration) {
 	now := g.now()
 	g.mu.Lock()
@@ -79,17 +76,14 @@ func (g *gate) spend(n int) {
 	}
 }
 
-// hold lets nothing out before the instant, within bounds; it gives the instant.
-func (g *gate) hold(until time.Time) time.Time {
-	if most := g.now().Add(holdMost); until.After(most) {
-		until = most
-	}
+// hold lets nothing out for so long. The channel bounds what its provider may ask for.
+func (g *gate) hold(wait time.Duration) {
+	until := g.now().Add(wait)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if until.After(g.held) {
 		g.held = until
 	}
-	return until
 }
 
 // begin asks the circuit for one send; done is told whether the provider works.

@@ -17,7 +17,7 @@ import (
 // SendStore hands out notices that are due and records what became of them.
 type SendStore interface {
 	ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int) (ns []coupon.Notice,
-		unknown map[coupon.NoticeKind]int, err error)
+		unknown map[coupon.NoticeKind]int, more bool, err error)
 	PrepareNotices(ctx context.Context, channel coupon.Channel, ns []coupon.Notice, caps coupon.Cap, atMostOnce bool,
 		day func(now time.Time, p *coupon.Profile) time.Time) ([]coupon.Prepared, error)
 	SettleNotices(ctx context.Context, channel coupon.Channel, rs []coupon.NoticeResult) (settled, fallbacks int, err error)

@@ -123,28 +123,40 @@ func TestTheCircuitOpensAndTries(t *testing.T) {
 
 func TestThrottledHoldsTheChannel(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBook()
-		start := time.Now()
-		push := &far{name: coupon.ChannelPush}
-		push.does = func(context.Context, notice.Message) notice.Result {
-			if time.Since(start) < time.Minute {
-				return notice.Result{Outcome: notice.Throttled, Until: start.Add(time.Minute), Reason: "http_429"}
-			}
-			return notice.Result{}
+	for _, x := range []struct{ wrong, hold time.Duration }{
+		{0, time.Minute}, {0, 3 * time.Hour}, {5 * time.Hour, time.Minute}, {-5 * time.Hour, time.Minute},
+	} {
+		t.Run(fmt.Sprintf("%s, the clock wrong by %s", x.hold, x.wrong), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { throttledFor(t, x.wrong, x.hold) })
+		})
+	}
+}
+
+func throttledFor(t *testing.T, wrong, hold time.Duration) {
+	t.Helper()
+	b := newBook()
+	b.wrong = wrong
+	start := time.Now()
+	push := &far{name: coupon.ChannelPush}
+	push.does = func(context.Context, notice.Message) notice.Result {
+		if time.Since(start) < hold {
+			return notice.Result{Outcome: notice.Throttled, Until: start.Add(wrong + hold), Reason: "http_429"}
 		}
-		p := newPod(t, b, zap.NewNop(), never, push)
-		notices(b, coupon.ChannelPush, 100)
-		stop := running(t, p.sender.Run)
-		pass(59 * time.Second)
-		first := push.calls()
-		require.LessOrEqual(t, first, 16)
-		require.InDelta(t, 1, metric(t, p.reg, "lapse_provider_up", "channel", "push"), 0, "it answers")
-		pass(20 * time.Second)
-		require.Equal(t, 100, b.count(coupon.ChannelPush, coupon.NoticeSent))
-		require.Equal(t, first+100, push.calls())
-		stop()
-	})
+		return notice.Result{}
+	}
+	p := newPod(t, b, zap.NewNop(), never, push)
+	notices(b, coupon.ChannelPush, 100)
+	stop := running(t, p.sender.Run)
+	pass(hold - time.Second)
+	first := push.calls()
+	require.LessOrEqual(t, first, 16)
+	require.WithinDuration(t, start.Add(hold), b.get(1, coupon.ChannelPush).tryAt, time.Second, "by the database's clock")
+	require.InDelta(t, 1, metric(t, p.reg, "lapse_provider_up", "channel", "push"), 0, "it answers")
+	pass(20 * time.Second)
+	require.Equal(t, 100, b.count(coupon.ChannelPush, coupon.NoticeSent))
+	require.Equal(t, first+100, push.calls())
+	stop()
 }
 
 func TestRetriesBackOffUntilItIsOfNoUse(t *testing.T) {

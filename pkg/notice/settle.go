@@ -37,13 +37,14 @@ func (d *dispatcher) result(now time.Time, n *coupon.Notice, r Result) (coupon.N
 	}
 }
 
-// throttled holds the whole channel, as its provider asks.
+// throttled holds the whole channel, for as long as its provider asks. Both instants are the database's clock's.
 func (d *dispatcher) throttled(now time.Time, n *coupon.Notice, r Result) coupon.NoticeResult {
-	until := r.Until
-	if !until.After(now) {
-		until = now.Add(d.backoff(n.Attempt))
+	wait := r.Until.Sub(now)
+	if wait <= 0 {
+		wait = d.backoff(n.Attempt)
 	}
-	until = d.gate.hold(until)
+	d.gate.hold(wait)
+	until := now.Add(wait)
 	if until.Before(n.NotAfter) {
 		d.Metrics.count(d.name, n.Kind, resultThrottled, 1)
 		return coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, State: coupon.NoticePending, Reason: r.Reason, TryAt: until}

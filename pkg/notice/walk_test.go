@@ -36,9 +36,9 @@ func (d *dead) SettleNotices(ctx context.Context, ch coupon.Channel, rs []coupon
 	return d.Store.SettleNotices(ctx, ch, rs)
 }
 
-func (d *dead) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int) ([]coupon.Notice, map[coupon.NoticeKind]int, error) {
+func (d *dead) ClaimNotices(ctx context.Context, ch coupon.Channel, lease time.Duration, limit int) ([]coupon.Notice, map[coupon.NoticeKind]int, bool, error) {
 	if d.killed.Load() {
-		return nil, nil, coupon.ErrUnavailable
+		return nil, nil, false, coupon.ErrUnavailable
 	}
 	return d.Store.ClaimNotices(ctx, ch, lease, limit)
 }

@@ -35,6 +35,7 @@ type dispatcher struct {
 	books   *telemetry.Repeats // of recording
 	words   *telemetry.Repeats // of single notices that cannot be written or addressed: said now and then, whatever goes well beside them
 	health  health             // of the provider
+	resting time.Time          // nothing is passed on before; of the loop alone
 }
 
 // rest is what a worker leaves: results to record, and itself to be freed after that.
@@ -121,6 +122,11 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 	want := min(free*max(1, d.channel.Batch()), d.config.Batch)
 	n, wait := d.gate.room(want)
 	if n == 0 {
+		if reason := d.gate.shut(); reason != "" {
+			if err := d.passOn(work, reason); err != nil {
+				return 0, err
+			}
+		}
 		d.still(ctx, wait)
 		return 0, nil
 	}
@@ -129,9 +135,7 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 	if err != nil {
 		return 0, fmt.Errorf("claim notices: %w", err)
 	}
-	for kind, n := range unknown {
-		d.Metrics.count(d.name, kind, resultUnknown, n)
-	}
+	d.lost(unknown)
 	if len(ns) == 0 {
 		return d.config.PollMax, nil
 	}

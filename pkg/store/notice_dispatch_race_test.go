@@ -87,7 +87,7 @@ func TestDispatchRace(t *testing.T) {
 			by[p.Channel] = append(by[p.Channel], p)
 		}
 		for _, ch := range []coupon.Channel{coupon.ChannelSMS, coupon.ChannelEmail} {
-			ns, _, err := s.ClaimNotices(ctx, ch, time.Duration(1+r.IntN(300))*time.Millisecond, 20)
+			ns, _, _, err := s.ClaimNotices(ctx, ch, time.Duration(1+r.IntN(300))*time.Millisecond, 20)
 			check("claim", err)
 			send(ctx, s, r, ch, append(by[ch], ns...))
 		}

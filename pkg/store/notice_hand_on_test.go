@@ -128,7 +128,7 @@ func TestUnknownByKind(t *testing.T) {
 	require.Len(t, prepare(t, s, coupon.ChannelSMS, ns, coupon.Cap{}, true), 3)
 	d.Exec(t, `UPDATE notice SET kind = 'expiring' WHERE window_id = ?`, ns[0].WindowID)
 	leasesEnd(t, d)
-	again, unknown, err := s.ClaimNotices(t.Context(), coupon.ChannelSMS, time.Minute, 100)
+	again, unknown, _, err := s.ClaimNotices(t.Context(), coupon.ChannelSMS, time.Minute, 100)
 	require.NoError(t, err)
 	require.Empty(t, again)
 	require.Equal(t, map[coupon.NoticeKind]int{coupon.NoticeExpiring: 1, coupon.NoticeExpired: 2}, unknown)

@@ -110,7 +110,7 @@ func (w *noticeWorld) leasesEnd() {
 }
 
 func (w *noticeWorld) claim(pod *store.Store, ch coupon.Channel) {
-	ns, _, err := pod.ClaimNotices(w.t.Context(), ch, time.Hour, 1000)
+	ns, _, _, err := pod.ClaimNotices(w.t.Context(), ch, time.Hour, 1000)
 	require.NoError(w.t, err)
 	w.held[ch] = append(w.held[ch], ns...)
 }

@@ -132,7 +132,7 @@ func TestNoticeRace(t *testing.T) {
 	})
 	d.Exec(t, `UPDATE notice SET try_at = UTC_TIMESTAMP(3) WHERE state = 'pending'`)
 	for _, ch := range []coupon.Channel{coupon.ChannelInbox, coupon.ChannelLog} {
-		ns, _, err := stores[1].ClaimNotices(t.Context(), ch, time.Minute, 2*n)
+		ns, _, _, err := stores[1].ClaimNotices(t.Context(), ch, time.Minute, 2*n)
 		require.NoError(t, err)
 		_, err = deliver(t.Context(), stores[1], ns)
 		require.NoError(t, err)

@@ -31,15 +31,17 @@ var (
 		AND state IN ('sending','sent','delivered','unknown')`)
 )
 
-// ClaimNotices takes over notices of the channel whose time has come and that nobody has under a lease, at most limit. Those that
-// somebody had begun to send and that must not be sent twice are recorded as unknown; no other channel is tried for them, since
-// they may have arrived. unknown has their numbers by kind.
+// ClaimNotices takes over notices of the channel whose time has come and that nobody has under a lease, at most limit, and as many
+// as have closeItems members together, since one transaction prepares them; one at least. more says that this left others that
+// are due. Those that somebody had begun to send and that must not be sent twice are recorded as unknown; no other channel is tried
+// for them, since they may have arrived. unknown has their numbers by kind.
 func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease time.Duration, limit int) (ns []coupon.Notice,
-	unknown map[coupon.NoticeKind]int, err error,
+	unknown map[coupon.NoticeKind]int, more bool, err error,
 ) {
 	err = s.tx(ctx, "claim notices", func(ctx context.Context, tx *txn) error {
-		ns, unknown = nil, make(map[coupon.NoticeKind]int)
+		ns, unknown, more = nil, make(map[coupon.NoticeKind]int), false
 		var ids, lost []any
+		members := 0
 		err := s.query(ctx, tx, stmtNoticeClaim, func(r *sql.Rows) error {
 			n := coupon.Notice{Channel: channel}
 			var user, slot []byte
@@ -52,6 +54,10 @@ func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease 
 				unknown[n.Kind]++
 				return nil
 			}
+			if more = more || len(ns) > 0 && members+n.Items > closeItems; more {
+				return nil
+			}
+			members += n.Items
 			n.UserID, n.Slot = string(user), string(slot)
 			n.Attempt++
 			ns = append(ns, n)
@@ -67,9 +73,9 @@ func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease 
 		return s.updateExactly(ctx, tx, stmtNoticeLease, []any{lease.Microseconds(), string(channel)}, ids)
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, false, err
 	}
-	return ns, unknown, nil
+	return ns, unknown, more, nil
 }
 
 // heldNotice is a notice whose row this transaction has locked.

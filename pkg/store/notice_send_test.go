@@ -51,7 +51,7 @@ func settle(t testing.TB, s *store.Store, ch coupon.Channel, rs []coupon.NoticeR
 
 func claimOf(t testing.TB, s *store.Store, ch coupon.Channel) ([]coupon.Notice, int) {
 	t.Helper()
-	ns, unknown, err := s.ClaimNotices(t.Context(), ch, time.Minute, 100)
+	ns, unknown, _, err := s.ClaimNotices(t.Context(), ch, time.Minute, 100)
 	require.NoError(t, err)
 	require.Zero(t, unknown[coupon.NoticeExpiring], "all that is sent here has ended")
 	return ns, unknown[coupon.NoticeExpired]
@@ -302,4 +302,31 @@ func TestReceipts(t *testing.T) {
 	require.True(t, receipt(ns[1].WindowID, false))
 	require.True(t, receipt(ns[1].WindowID, true), "it did arrive")
 	require.Equal(t, map[string]int{"sms delivered": 2, "sms pending": 1, "email pending": 1}, states(t, d))
+}
+
+// A claim has no more members than one transaction can look at, but one notice at least.
+func TestClaimIsBoundedByMembers(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	plant(t, d, 1, 4, coupon.Expired, past, "NULL")
+	collect(t, s, atOnce(), told(1, 4, 4))
+	plan := closePlan(atOnce())
+	plan.Decide, plan.Lease = toldBy(coupon.ChannelSMS), 0
+	require.Equal(t, 4, closeWindows(t, s, plan).Windows)
+	d.Exec(t, `UPDATE notice SET items = IF(window_id = 1, 30000, 9000), try_at = UTC_TIMESTAMP(3) - INTERVAL 10 - window_id SECOND`)
+	for _, want := range []struct {
+		windows []uint64
+		more    bool
+	}{{[]uint64{1}, true}, {[]uint64{2, 3}, true}, {[]uint64{4}, false}, {nil, false}} {
+		ns, _, more, err := s.ClaimNotices(t.Context(), coupon.ChannelSMS, time.Minute, 100)
+		require.NoError(t, err)
+		var got []uint64
+		for _, n := range ns {
+			require.Equal(t, 1, n.Attempt)
+			got = append(got, n.WindowID)
+		}
+		require.Equal(t, want.windows, got)
+		require.Equal(t, want.more, more)
+	}
 }

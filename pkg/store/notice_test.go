@@ -272,7 +272,7 @@ func TestNoticeOfADeadPodIsTakenOver(t *testing.T) {
 	require.Len(t, c.Pending, 12)
 
 	claim := func(ch coupon.Channel) []coupon.Notice {
-		ns, unknown, err := live.ClaimNotices(t.Context(), ch, time.Minute, 100)
+		ns, unknown, _, err := live.ClaimNotices(t.Context(), ch, time.Minute, 100)
 		require.NoError(t, err)
 		require.Empty(t, unknown)
 		return ns

@@ -2,6 +2,7 @@ package notice_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,5 +155,72 @@ func TestAddressesThatCannotBeOpened(t *testing.T) {
 		require.Zero(t, push.calls())
 		require.Equal(t, 2, logs.FilterMessage("notices: addresses cannot be opened").Len(), "once for each channel")
 		require.Zero(t, logs.FilterMessage("notices: sending again").Len())
+	})
+}
+
+// TestTheChainGoesOnWhileAProviderIsDown: what was never tried, too, long before it is of no use; and by itself again afterwards.
+func TestTheChainGoesOnWhileAProviderIsDown(t *testing.T) {
+	t.Parallel()
+	for reason, fails := range map[string]notice.Result{
+		"circuit": {Outcome: notice.Retry, Reason: "http_500"},
+		"held":    {Outcome: notice.Throttled, Reason: "http_429"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBook()
+				var down atomic.Bool
+				down.Store(true)
+				push := &far{name: coupon.ChannelPush, does: func(context.Context, notice.Message) notice.Result {
+					if down.Load() {
+						return fails
+					}
+					return notice.Result{}
+				}}
+				mail := &far{name: coupon.ChannelEmail}
+				p := newPod(t, b, zap.NewNop(), never, push, mail)
+				for id := range uint64(1000) {
+					n := coupon.Notice{WindowID: id + 1, Channel: coupon.ChannelPush, UserID: "u", NotAfter: time.Now().Add(6 * time.Hour)}
+					if id%2 == 0 {
+						n.Next = "email"
+					}
+					b.put(n)
+				}
+				stop := running(t, p.sender.Run)
+				pass(time.Hour)
+				require.Equal(t, 500, b.count(coupon.ChannelEmail, coupon.NoticeSent))
+				require.Equal(t, 500, b.count(coupon.ChannelPush, coupon.NoticeFailed))
+				require.Equal(t, 500, b.count(coupon.ChannelPush, coupon.NoticePending), "what has nowhere else to go waits")
+				require.Equal(t, reason, b.get(999, coupon.ChannelPush).reason)
+				require.LessOrEqual(t, b.claimed(coupon.ChannelPush), 3600, "no more than an idle loop looks")
+				down.Store(false)
+				pass(30 * time.Minute)
+				require.Equal(t, 500, b.count(coupon.ChannelPush, coupon.NoticeSent))
+				b.put(coupon.Notice{WindowID: 5000, Channel: coupon.ChannelPush, UserID: "u", Next: "email"})
+				pass(10 * time.Second)
+				stop()
+				require.Equal(t, coupon.NoticeSent, b.get(5000, coupon.ChannelPush).state)
+			})
+		})
+	}
+}
+
+// TestNoInstantLeft: a channel that can only try again when it is too late gives the notice on in time.
+func TestNoInstantLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBook()
+		start := time.Now()
+		push := &far{name: coupon.ChannelPush, does: func(context.Context, notice.Message) notice.Result {
+			return notice.Result{Outcome: notice.Throttled, Until: start.Add(10 * time.Minute), Reason: "http_429"}
+		}}
+		mail := &far{name: coupon.ChannelEmail}
+		p := newPod(t, b, zap.NewNop(), never, push, mail)
+		b.put(coupon.Notice{WindowID: 1, Channel: coupon.ChannelPush, UserID: "u", Next: "email", NotAfter: start.Add(5 * time.Minute)})
+		stop := running(t, p.sender.Run)
+		pass(5 * time.Second)
+		stop()
+		require.Equal(t, coupon.NoticeFailed, b.get(1, coupon.ChannelPush).state)
+		require.Equal(t, coupon.NoticeSent, b.get(1, coupon.ChannelEmail).state)
 	})
 }

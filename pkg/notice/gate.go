@@ -19,9 +19,16 @@ type gate struct {
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
 	now     func() time.Time
 
-	mu   sync.Mutex
-	held time.Time // nothing goes out before
+	mu    sync.Mutex
+	held  time.Time // nothing goes out before
+	stuck time.Time // since when nothing has gone out of what was tried; zero: it goes
 }
+
+// What is due and has another channel to go to does not wait for this one for longer than that.
+const (
+	openLong = 2                // of the times that a circuit stays open
+	heldLong = 15 * time.Minute // at the word of the provider
+)
 
 func newGate(l Limit, now func() time.Time, up func(bool)) *gate {
 	g := &gate{limit: l, now: now}
@@ -84,6 +91,36 @@ func (g *gate) hold(wait time.Duration) {
 	if until.After(g.held) {
 		g.held = until
 	}
+}
+
+// tried notes whether a send went.
+func (g *gate) tried(went bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case went:
+		g.stuck = time.Time{}
+	case g.stuck.IsZero():
+		g.stuck = g.now()
+	}
+}
+
+// shut says why the channel has let nothing out for so long, or will, that others are to be asked; empty if it is not so.
+func (g *gate) shut() (reason string) {
+	now := g.now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stuck.IsZero() {
+		return ""
+	}
+	lasted := now.Sub(g.stuck)
+	switch {
+	case g.held.After(now) && (lasted >= heldLong || g.held.Sub(now) >= heldLong):
+		return reasonHeld
+	case g.circuit.State() == gobreaker.StateOpen && lasted >= openLong*g.limit.OpenFor:
+		return reasonCircuit
+	}
+	return ""
 }
 
 // begin asks the circuit for one send; done is told whether the provider works.

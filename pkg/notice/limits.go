@@ -25,7 +25,8 @@ type Limit struct {
 	Deadline    time.Duration `koanf:"deadline"`    // of one send; default email 20s, others 10s
 	Backoff     time.Duration `koanf:"backoff"`     // after the first try of a notice; doubles with each, give or take a half; default 5s
 	BackoffMax  time.Duration `koanf:"backoff_max"` // default 10m
-	// Tries before the next channel of the chain is asked; without one, tries go on until the notice is of no use. Default 8.
+	// Tries is how often a notice is taken up before the next channel of its chain is asked, also if its provider only put it off,
+	// was down, or its hour was not a permitted one any more. Without a next channel tries go on until it is of no use. Default 8.
 	Tries int `koanf:"tries"`
 	// Trip is how many failures in a row take the provider for down: then nothing is sent for OpenFor, then one notice as a trial.
 	// Default 5.

@@ -18,6 +18,7 @@ const (
 	reasonText    = "text"    // it cannot be rendered
 	reasonAddress = "address" // it cannot be opened: the key is not here
 	reasonCircuit = "circuit" // the provider is taken for down
+	reasonHeld    = "held"    // the provider keeps the channel waiting
 	reasonLease   = "lease"   // the database took so long that another pod may have it
 
 	// ReasonStore: a channel into the database, which did not take it.
@@ -34,11 +35,7 @@ type outgoing struct {
 // prepare is the last step before the notices go out: what does not stand any more is recorded, what has to wait is put
 // off, the rest is rendered, in groups of which each is one send. What an hour permits is asked of the database's clock. The rows are this pod's until begun + lease.
 func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun time.Time) ([][]outgoing, error) {
-	day := func(now time.Time, p *coupon.Profile) time.Time {
-		y, m, day := now.In(d.Policy.Zone(p)).Date()
-		return time.Date(y, m, day, 0, 0, 0, 0, time.UTC)
-	}
-	ps, err := d.Store.PrepareNotices(work, d.name, ns, d.Policy.Cap(d.name), d.channel.AtMostOnce(), day)
+	ps, err := d.Store.PrepareNotices(work, d.name, ns, d.Policy.Cap(d.name), d.channel.AtMostOnce(), d.day)
 	if err != nil {
 		return nil, fmt.Errorf("prepare notices: %w", err)
 	}
@@ -46,18 +43,7 @@ func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun tim
 	late := own.Sub(begun) > d.config.Lease-sendWithin(d.config.Lease)
 	var out []outgoing
 	var put []coupon.NoticeResult
-	handedOn := false
-	for i := range ps {
-		p := &ps[i]
-		if p.NotAfter.IsZero() {
-			p.NotAfter = coupon.Never
-		}
-		if p.Suppressed != "" {
-			d.Metrics.suppress(p.Suppressed, 1)
-			d.Metrics.count(d.name, p.Kind, resultSuppressed, 1)
-			handedOn = handedOn || p.Next != "" && coupon.HandsOn(p.Suppressed)
-			continue
-		}
+	for _, p := range d.standing(ps) {
 		m, result, ok := d.ready(p.Now, p, late)
 		if !ok {
 			put = append(put, result)
@@ -65,27 +51,53 @@ func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun tim
 		}
 		out = append(out, outgoing{m, p.Notice, p.Now.Sub(own)})
 	}
-	if handedOn {
-		d.ring()
-	}
 	if len(put) > 0 {
 		d.rests <- rest{results: put}
 	}
 	return slices.Collect(slices.Chunk(out, max(1, d.channel.Batch()))), nil
 }
 
+// day is the user's, of which caps are.
+func (d *dispatcher) day(now time.Time, p *coupon.Profile) time.Time {
+	y, m, day := now.In(d.Policy.Zone(p)).Date()
+	return time.Date(y, m, day, 0, 0, 0, 0, time.UTC)
+}
+
+// standing leaves out what the store has recorded as not to be sent.
+func (d *dispatcher) standing(ps []coupon.Prepared) []*coupon.Prepared {
+	out := make([]*coupon.Prepared, 0, len(ps))
+	handedOn := false
+	for i := range ps {
+		p := &ps[i]
+		if p.NotAfter.IsZero() {
+			p.NotAfter = coupon.Never
+		}
+		if p.Suppressed == "" {
+			out = append(out, p)
+			continue
+		}
+		d.Metrics.suppress(p.Suppressed, 1)
+		d.Metrics.count(d.name, p.Kind, resultSuppressed, 1)
+		handedOn = handedOn || p.Next != "" && coupon.HandsOn(p.Suppressed)
+	}
+	if handedOn {
+		d.ring()
+	}
+	return out
+}
+
 // ready gives the message, or what is to be recorded instead.
 func (d *dispatcher) ready(now time.Time, p *coupon.Prepared, late bool) (Message, coupon.NoticeResult, bool) {
 	none := func(r coupon.NoticeResult) (Message, coupon.NoticeResult, bool) { return Message{}, r, false }
 	if late {
-		return none(d.later(&p.Notice, now, reasonLease))
+		return none(d.later(now, &p.Notice, now, reasonLease))
 	}
 	at, reason := d.Policy.Allowed(now, d.name, p.Kind, p.NotAfter, &p.Profile)
 	switch {
 	case reason != "":
 		return none(d.drop(&p.Notice, reason))
 	case at.After(now):
-		return none(d.later(&p.Notice, at, coupon.ReasonQuiet))
+		return none(d.later(now, &p.Notice, at, coupon.ReasonQuiet))
 	}
 	m, err := d.message(now, p)
 	switch {
@@ -204,8 +216,18 @@ func (d *dispatcher) deliver(work context.Context, group []outgoing) []Result {
 	works := judge(results) || work.Err() != nil || reasonOf(results) == ReasonStore
 	end(spent(), !works)
 	done(works)
+	if work.Err() == nil {
+		d.gate.tried(went(results))
+	}
 	d.health.note(works, results)
 	return results
+}
+
+// went says whether the channel let anything through.
+func went(results []Result) bool {
+	return slices.ContainsFunc(results, func(r Result) bool {
+		return r.Outcome == Sent || r.Outcome == Permanent || r.Outcome == Retry && r.MessageOnly
+	})
 }
 
 // judge says whether the provider works: it does if it has answered any of the messages.

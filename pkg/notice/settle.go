@@ -29,7 +29,7 @@ func (d *dispatcher) result(now time.Time, n *coupon.Notice, r Result) (coupon.N
 		out.State = coupon.NoticeUnknown
 		return out, true
 	case r.Outcome == Throttled && r.Reason == reasonCircuit:
-		return d.later(n, r.Until, r.Reason), true
+		return d.later(now, n, r.Until, r.Reason), true
 	case r.Outcome == Throttled:
 		return d.throttled(now, n, r), true
 	default:
@@ -45,6 +45,9 @@ func (d *dispatcher) throttled(now time.Time, n *coupon.Notice, r Result) coupon
 	}
 	d.gate.hold(wait)
 	until := now.Add(wait)
+	if d.given(now, n, until) {
+		return d.failed(n, r.Reason)
+	}
 	if until.Before(n.NotAfter) {
 		d.Metrics.count(d.name, n.Kind, resultThrottled, 1)
 		return coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, State: coupon.NoticePending, Reason: r.Reason, TryAt: until}
@@ -57,7 +60,7 @@ func (d *dispatcher) again(now time.Time, n *coupon.Notice, r Result) coupon.Not
 	out := coupon.NoticeResult{WindowID: n.WindowID, Attempt: n.Attempt, Reason: r.Reason}
 	at := now.Add(d.backoff(n.Attempt))
 	switch {
-	case n.Next != "" && n.Attempt >= d.limit.Tries && r.Outcome != Unknown:
+	case r.Outcome != Unknown && d.given(now, n, at):
 		return d.failed(n, r.Reason)
 	case at.Before(n.NotAfter):
 		d.Metrics.count(d.name, n.Kind, resultRetry, 1)
@@ -71,9 +74,18 @@ func (d *dispatcher) again(now time.Time, n *coupon.Notice, r Result) coupon.Not
 	return out
 }
 
+// given reports whether a notice that did not go out is to be given to the next channel of its chain rather than wait until the
+// instant: it was taken up often enough, or this channel has no instant left for it.
+func (d *dispatcher) given(now time.Time, n *coupon.Notice, until time.Time) bool {
+	return n.Next != "" && now.Before(n.NotAfter) && (n.Attempt >= d.limit.Tries || !until.Before(n.NotAfter))
+}
+
 // later puts off a notice that was not tried.
-func (d *dispatcher) later(n *coupon.Notice, at time.Time, reason string) coupon.NoticeResult {
+func (d *dispatcher) later(now time.Time, n *coupon.Notice, at time.Time, reason string) coupon.NoticeResult {
 	if !at.Before(n.NotAfter) {
+		if d.given(now, n, at) {
+			return d.failed(n, reason)
+		}
 		return d.drop(n, coupon.ReasonTooLate)
 	}
 	d.Metrics.count(d.name, n.Kind, resultDeferred, 1)

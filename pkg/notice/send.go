@@ -15,11 +15,12 @@ import (
 
 // Reasons of tries that failed. They are rows' reasons.
 const (
-	reasonText    = "text"    // it cannot be rendered
-	reasonAddress = "address" // it cannot be opened: the key is not here
-	reasonCircuit = "circuit" // the provider is taken for down
-	reasonHeld    = "held"    // the provider keeps the channel waiting
-	reasonLease   = "lease"   // the database took so long that another pod may have it
+	reasonText     = "text"     // it cannot be rendered
+	reasonAddress  = "address"  // it cannot be opened: the key is not here
+	reasonCircuit  = "circuit"  // the provider is taken for down
+	reasonHeld     = "held"     // the provider keeps the channel waiting
+	reasonDeadline = "deadline" // it was over before the send began
+	reasonLease    = "lease"    // the database took so long that another pod may have it
 
 	// ReasonStore: a channel into the database, which did not take it.
 	ReasonStore = "store"
@@ -29,12 +30,14 @@ const (
 type outgoing struct {
 	message Message
 	notice  coupon.Notice
-	ahead   time.Duration // of the database's clock before this process's
+	ahead   time.Duration // of the database's clock before this process's, at most
+	by      time.Time     // when it must have left, by this process's clock
 }
 
 // prepare is the last step before the notices go out: what does not stand any more is recorded, what has to wait is put
 // off, the rest is rendered, in groups of which each is one send. What an hour permits is asked of the database's clock. The rows are this pod's until begun + lease.
 func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun time.Time) ([][]outgoing, error) {
+	asked := d.Now()
 	ps, err := d.Store.PrepareNotices(work, d.name, ns, d.Policy.Cap(d.name), d.channel.AtMostOnce(), d.day)
 	if err != nil {
 		return nil, fmt.Errorf("prepare notices: %w", err)
@@ -44,12 +47,15 @@ func (d *dispatcher) prepare(work context.Context, ns []coupon.Notice, begun tim
 	var out []outgoing
 	var put []coupon.NoticeResult
 	for _, p := range d.standing(ps) {
-		m, result, ok := d.ready(p.Now, p, late)
+		// The database's clock was read at some time since it was asked, so what is assumed of it is never too early.
+		ahead := p.Now.Sub(asked)
+		latest := own.Add(ahead)
+		m, result, ok := d.ready(p.Now, latest, p, late)
 		if !ok {
 			put = append(put, result)
 			continue
 		}
-		out = append(out, outgoing{m, p.Notice, p.Now.Sub(own)})
+		out = append(out, outgoing{m, p.Notice, ahead, d.by(latest, p).Add(-ahead)})
 	}
 	if len(put) > 0 {
 		d.rests <- rest{results: put}
@@ -86,8 +92,18 @@ func (d *dispatcher) standing(ps []coupon.Prepared) []*coupon.Prepared {
 	return out
 }
 
-// ready gives the message, or what is to be recorded instead.
-func (d *dispatcher) ready(now time.Time, p *coupon.Prepared, late bool) (Message, coupon.NoticeResult, bool) {
+// by is when the send must be over that begins at the instant: a notice that is of no use any more does not leave. Several that are
+// one send are rows of our own, and none of them waits for another's end.
+func (d *dispatcher) by(now time.Time, p *coupon.Prepared) time.Time {
+	by := now.Add(d.limit.Deadline)
+	if d.channel.Batch() <= 1 && p.NotAfter.Before(by) {
+		return p.NotAfter
+	}
+	return by
+}
+
+// ready gives the message, or what is to be recorded instead. The database's clock is between now and latest.
+func (d *dispatcher) ready(now, latest time.Time, p *coupon.Prepared, late bool) (Message, coupon.NoticeResult, bool) {
 	none := func(r coupon.NoticeResult) (Message, coupon.NoticeResult, bool) { return Message{}, r, false }
 	if late {
 		return none(d.later(now, &p.Notice, now, reasonLease))
@@ -98,6 +114,18 @@ func (d *dispatcher) ready(now time.Time, p *coupon.Prepared, late bool) (Messag
 		return none(d.drop(&p.Notice, reason))
 	case at.After(now):
 		return none(d.later(now, &p.Notice, at, coupon.ReasonQuiet))
+	case !latest.Before(p.NotAfter):
+		return none(d.drop(&p.Notice, coupon.ReasonTooLate))
+	}
+	// Nor may quiet hours begin before the send is over.
+	if by := d.by(latest, p); d.channel.Batch() <= 1 {
+		at, _ = d.Policy.Allowed(by, d.name, p.Kind, coupon.Never, &p.Profile)
+		switch {
+		case at.After(by) && !at.Before(p.NotAfter):
+			return none(d.drop(&p.Notice, coupon.ReasonQuiet))
+		case at.After(by):
+			return none(d.later(now, &p.Notice, at, coupon.ReasonQuiet))
+		}
 	}
 	m, err := d.message(now, p)
 	switch {
@@ -188,6 +216,14 @@ func (d *dispatcher) send(work context.Context, group []outgoing) {
 
 func (d *dispatcher) deliver(work context.Context, group []outgoing) []Result {
 	results := make([]Result, len(group))
+	began := d.Now()
+	within := group[0].by.Sub(began)
+	if within <= 0 { // of one send: the others are given the same
+		for i := range results {
+			results[i] = Result{Outcome: Retry, Reason: reasonDeadline}
+		}
+		return results
+	}
 	done, ok := d.gate.begin()
 	if !ok {
 		for i := range results {
@@ -199,11 +235,10 @@ func (d *dispatcher) deliver(work context.Context, group []outgoing) []Result {
 	for i := range group {
 		ms[i] = group[i].message
 	}
-	ctx, cancel := context.WithTimeout(work, d.limit.Deadline)
+	ctx, cancel := context.WithTimeout(work, within)
 	defer cancel()
 	ctx, spent := pulse.Measured(ctx)
 	end := d.Pulse.Begin(pulse.Send)
-	began := d.Now()
 	got := d.channel.Deliver(ctx, ms)
 	d.Metrics.seconds.WithLabelValues(string(d.name)).Observe(d.Now().Sub(began).Seconds())
 	for i := range results {

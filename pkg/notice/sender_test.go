@@ -266,6 +266,46 @@ func quietHours(t *testing.T, wrong time.Duration) {
 	require.WithinDuration(t, start.Add(8*time.Hour), sms.at[1], 2*time.Second)
 }
 
+// TestNothingLeavesAfterItsTime: a send that may last is over before the coupons end and before quiet hours begin, however long the
+// database took.
+func TestNothingLeavesAfterItsTime(t *testing.T) {
+	t.Parallel()
+	for _, wrong := range []time.Duration{0, 5 * time.Hour, -5 * time.Hour} {
+		t.Run(wrong.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBook() // a bubble's clock begins at midnight UTC
+				b.wrong, b.slow = wrong, 2*time.Second
+				cut := make(map[uint64]time.Time)
+				sms := &far{name: coupon.ChannelSMS, once: true, does: func(ctx context.Context, m notice.Message) notice.Result {
+					<-ctx.Done()
+					cut[m.Window] = time.Now()
+					return notice.Result{Outcome: notice.Unknown, Reason: "timeout"}
+				}}
+				p := newPod(t, b, zap.NewNop(), func(c *notice.Config) {
+					c.Policy.Quiet = map[string]string{"sms": "00:01-08:00"}
+					c.Limits.SMS.Concurrency = 1
+				}, sms)
+				start := time.Now()
+				stop := running(t, p.sender.Run)
+				b.put(coupon.Notice{WindowID: 1, Channel: coupon.ChannelSMS, UserID: "u", NotAfter: start.Add(8 * time.Second)})
+				pass(48 * time.Second)
+				require.WithinDuration(t, start.Add(6*time.Second), cut[1], 2*time.Second, "before the end, by as long as the database took at most")
+				require.True(t, cut[1].Before(start.Add(8*time.Second)))
+				b.put(coupon.Notice{WindowID: 2, Channel: coupon.ChannelSMS, UserID: "u"})
+				b.put(coupon.Notice{WindowID: 3, Channel: coupon.ChannelSMS, UserID: "u", NotAfter: start.Add(7 * time.Hour)})
+				pass(7 * time.Hour)
+				require.Equal(t, coupon.NoticePending, b.get(2, coupon.ChannelSMS).state, "not ten seconds before the quiet hours")
+				require.Equal(t, coupon.ReasonQuiet, b.get(3, coupon.ChannelSMS).reason)
+				require.Len(t, cut, 1)
+				pass(2 * time.Hour)
+				stop()
+				require.WithinDuration(t, start.Add(8*time.Hour+12*time.Second), cut[2], 3*time.Second)
+			})
+		})
+	}
+}
+
 func TestTheRateIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -142,6 +142,7 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 	d.gate.spend(len(ns))
 	groups, err := d.prepare(work, ns, begun)
 	if err != nil {
+		d.untouched(ns)
 		return 0, err
 	}
 	for _, group := range groups {
@@ -152,6 +153,17 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 		return d.config.PollMax, nil
 	}
 	return 0, nil
+}
+
+// untouched leaves what was claimed and not prepared, as far as is known here, to be tried again: the database may have taken it
+// for begun before its answer was lost, and nothing was sent.
+func (d *dispatcher) untouched(ns []coupon.Notice) {
+	put := make([]coupon.NoticeResult, len(ns))
+	for i := range ns {
+		d.Metrics.count(d.name, ns[i].Kind, resultDeferred, 1)
+		put[i] = coupon.NoticeResult{WindowID: ns[i].WindowID, Attempt: ns[i].Attempt, State: coupon.NoticePending, Reason: ReasonStore}
+	}
+	d.rests <- rest{results: put}
 }
 
 // still waits while nothing may go out, whatever rings.

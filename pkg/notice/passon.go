@@ -26,6 +26,7 @@ func (d *dispatcher) passOn(work context.Context, reason string) error {
 	// Nothing is begun, and no cap is drawn on: caps are the next channel's own.
 	ps, err := d.Store.PrepareNotices(work, d.name, ns, coupon.Cap{}, false, d.day)
 	if err != nil {
+		d.untouched(ns)
 		return fmt.Errorf("prepare notices: %w", err)
 	}
 	var put []coupon.NoticeResult

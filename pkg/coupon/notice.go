@@ -114,6 +114,8 @@ const (
 	ClosedByAge   = "age"
 	ClosedBySize  = "size"
 	ClosedByTime  = "time" // a reminder's hour has come
+	// ClosedByRemoval is of an erased user's window that is being removed and is too large to go at once.
+	ClosedByRemoval = "removal"
 )
 
 // ClosesAt is when a window that is not full closes unless another item joins, and by which rule.

@@ -16,9 +16,6 @@ var (
 		FROM notice_window w FORCE INDEX (PRIMARY) WHERE w.id > ? ORDER BY w.id LIMIT ?`)
 	stmtOldWindowsLock = define("archive.windows_lock", `SELECT id FROM notice_window FORCE INDEX (PRIMARY)
 		WHERE closed_at <= ? AND id IN (?) ORDER BY id FOR UPDATE SKIP LOCKED`)
-	stmtOldItems   = define("archive.items_drop", `DELETE i FROM notice_item i FORCE INDEX (PRIMARY) WHERE i.window_id IN (?)`)
-	stmtOldNotices = define("archive.notices_drop", `DELETE n FROM notice n FORCE INDEX (PRIMARY) WHERE n.window_id IN (?)`)
-	stmtOldWindow  = define("archive.windows_drop", `DELETE w FROM notice_window w FORCE INDEX (PRIMARY) WHERE w.id IN (?)`)
 
 	stmtOldInbox     = define("archive.inbox", `SELECT id, created_at <= ? FROM inbox FORCE INDEX (inbox_id) WHERE id > ? ORDER BY id LIMIT ?`)
 	stmtOldInboxDrop = define("archive.inbox_drop", `DELETE i FROM inbox i FORCE INDEX (inbox_id) WHERE i.id IN (?)`)
@@ -30,56 +27,30 @@ var (
 // after the id; those with a notice still to be sent, or being sent, stay. Next is where to go on; 0: nothing old follows.
 func (s *Store) PruneNotices(ctx context.Context, before time.Time, after uint64, limit int) (pruned int, next uint64, err error) {
 	limit = min(max(limit, 1), maxIDs)
-	var ids []any
-	seen, members, fresh := 0, 0, false
-	err = s.query(ctx, s.sql, stmtOldWindows, func(r *sql.Rows) error {
+	var r removal
+	seen, full, fresh := 0, false, false
+	err = s.query(ctx, s.sql, stmtOldWindows, func(row *sql.Rows) error {
 		var id uint64
 		var items int
 		var opened time.Time
 		var old sql.NullBool
-		if err := r.Scan(&id, &items, &opened, &old); err != nil {
+		if err := row.Scan(&id, &items, &opened, &old); err != nil {
 			return err
 		}
-		if members > closeItems { // the rest is the next page's
+		if full = full || old.Bool && !r.add(id, items); full { // the rest is the next page's
 			return nil
 		}
 		seen++
 		next, fresh = id, opened.After(before)
-		if old.Bool {
-			ids, members = append(ids, id), members+items
-		}
 		return nil
 	}, before, after, limit)
 	if err != nil {
 		return 0, 0, err
 	}
-	if fresh || seen < limit && members <= closeItems {
+	if fresh || seen < limit && !full {
 		next = 0
 	}
-	if len(ids) == 0 {
-		return 0, next, nil
-	}
-	err = s.tx(ctx, "prune notices", func(ctx context.Context, tx *txn) error {
-		var held []any
-		pruned = 0
-		err := s.query(ctx, tx, stmtOldWindowsLock.in(len(ids)), func(r *sql.Rows) error {
-			var id uint64
-			err := r.Scan(&id)
-			held = append(held, id)
-			return err
-		}, append([]any{before}, ids...)...)
-		if err != nil || len(held) == 0 {
-			return err
-		}
-		for _, st := range []Statement{stmtOldItems, stmtOldNotices, stmtOldWindow} {
-			if _, err := s.exec(ctx, tx, st.in(len(held)), held...); err != nil {
-				return err
-			}
-		}
-		pruned = len(held)
-		return nil
-	})
-	if err != nil {
+	if pruned, err = s.remove(ctx, "prune notices", r, stmtOldWindowsLock, before); err != nil {
 		return 0, 0, err
 	}
 	return pruned, next, nil

@@ -9,19 +9,16 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-// Whoever removes windows locks them by their primary key, as those who collect, close and prune do.
-//
 //nolint:gochecknoglobals // statements are constants
 var (
 	stmtEraseUntil = define("erase.until", `SELECT `+profileColumns+`, UTC_TIMESTAMP(3) FROM user_profile WHERE user_id IN (?)`)
-	stmtEraseFind  = define("erase.windows", `SELECT id FROM notice_window FORCE INDEX (notice_window_open) WHERE user_id = ? AND opened_at <= ? LIMIT ?`)
-	stmtEraseLock  = define("erase.lock", `SELECT id FROM notice_window FORCE INDEX (PRIMARY) WHERE id IN (?) ORDER BY id FOR UPDATE`)
+	stmtEraseFind  = define("erase.windows", `SELECT id, items FROM notice_window FORCE INDEX (notice_window_open) WHERE user_id = ? AND opened_at <= ? LIMIT ?`)
 	stmtEraseInbox = define("erase.inbox", `DELETE FROM inbox WHERE user_id = ? AND created_at <= ? LIMIT ?`)
 	stmtEraseCount = define("erase.counts", `DELETE FROM notice_count WHERE user_id = ?`)
 )
 
 const (
-	eraseWindows = 20   // in one transaction: each may have thousands of items
+	eraseWindows = 100  // in one transaction, as far as their items allow
 	eraseInbox   = 1000 // rows in one transaction
 	// ActionErase is the deed of an erased user in the operator's log.
 	ActionErase = "user.erase"
@@ -61,11 +58,11 @@ func (s *Store) removeTraces(ctx context.Context, user string) (e coupon.Erasure
 		return e, err
 	}
 	for {
-		n, err := s.eraseWindows(ctx, user, until)
+		found, removed, err := s.eraseWindows(ctx, user, until)
 		if err != nil {
 			return e, fmt.Errorf("erase notices: %w", err)
 		}
-		if e.Windows += n; n < eraseWindows {
+		if e.Windows += removed; found == 0 {
 			break
 		}
 	}
@@ -82,32 +79,19 @@ func (s *Store) removeTraces(ctx context.Context, user string) (e coupon.Erasure
 	return e, err
 }
 
-func (s *Store) eraseWindows(ctx context.Context, user string, until time.Time) (n int, err error) {
-	err = s.tx(ctx, "erase windows", func(ctx context.Context, tx *txn) error {
-		var ids, held []any
-		into := func(out *[]any) func(r *sql.Rows) error {
-			return func(r *sql.Rows) error {
-				var id uint64
-				err := r.Scan(&id)
-				*out = append(*out, id)
-				return err
-			}
-		}
-		if err := s.query(ctx, tx, stmtEraseFind, into(&ids), []byte(user), until, eraseWindows); err != nil {
-			return err
-		}
-		if n = len(ids); n == 0 {
-			return nil
-		}
-		if err := s.query(ctx, tx, stmtEraseLock.in(len(ids)), into(&held), ids...); err != nil || len(held) == 0 {
-			return err
-		}
-		for _, st := range []Statement{stmtOldItems, stmtOldNotices, stmtOldWindow} {
-			if _, err := s.exec(ctx, tx, st.in(len(held)), held...); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return n, err
+// eraseWindows removes some of the user's windows. found is how many there were.
+func (s *Store) eraseWindows(ctx context.Context, user string, until time.Time) (found, removed int, err error) {
+	var r removal
+	err = s.query(ctx, s.sql, stmtEraseFind, func(row *sql.Rows) error {
+		var id uint64
+		var items int
+		err := row.Scan(&id, &items)
+		found++
+		r.add(id, items)
+		return err
+	}, []byte(user), until, eraseWindows)
+	if err == nil {
+		removed, err = s.remove(ctx, "erase windows", r, stmtRemoveLock)
+	}
+	return found, removed, err
 }

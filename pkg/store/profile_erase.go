@@ -44,16 +44,7 @@ func (s *Store) EraseUser(ctx context.Context, user, actor, reason string) (coup
 // removeTraces removes what a deleted user was told: of one who is none again what was told before the deletion, else
 // everything. It goes in steps; one that fails is made up for by the next call.
 func (s *Store) removeTraces(ctx context.Context, user string) (e coupon.Erasure, err error) {
-	var until time.Time
-	err = s.query(ctx, s.sql, stmtEraseUntil, func(r *sql.Rows) error {
-		var now time.Time
-		k, err := scanKnown(r, &now)
-		until = k.DeletedAt
-		if k.Erased() {
-			until = now
-		}
-		return err
-	}, []byte(user))
+	until, err := s.eraseUntil(ctx, user)
 	if err != nil || until.IsZero() {
 		return e, err
 	}
@@ -66,6 +57,10 @@ func (s *Store) removeTraces(ctx context.Context, user string) (e coupon.Erasure
 			break
 		}
 	}
+	// What was about to be delivered may have come in meanwhile. It cannot any more: its notice is gone.
+	if until, err = s.eraseUntil(ctx, user); err != nil {
+		return e, err
+	}
 	for {
 		n, err := s.exec(ctx, s.sql, stmtEraseInbox, []byte(user), until, eraseInbox)
 		if err != nil {
@@ -77,6 +72,20 @@ func (s *Store) removeTraces(ctx context.Context, user string) (e coupon.Erasure
 	}
 	_, err = s.exec(ctx, s.sql, stmtEraseCount, []byte(user))
 	return e, err
+}
+
+// eraseUntil is up to when what a user was told is to be removed; zero: nothing is.
+func (s *Store) eraseUntil(ctx context.Context, user string) (until time.Time, err error) {
+	err = s.query(ctx, s.sql, stmtEraseUntil, func(r *sql.Rows) error {
+		var now time.Time
+		k, err := scanKnown(r, &now)
+		until = k.DeletedAt
+		if k.Erased() {
+			until = now
+		}
+		return err
+	}, []byte(user))
+	return until, err
 }
 
 // eraseWindows removes some of the user's windows. found is how many there were.

@@ -225,6 +225,27 @@ func TestEraseUser(t *testing.T) {
 	require.Zero(t, d.Int(t, `SELECT COUNT(*) FROM user_profile`))
 }
 
+// A notice that was prepared before the erasure comes into the inbox while it goes on.
+func TestEraseWhatIsDeliveredMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	require.NoError(t, s.ApplyUserEvents(t.Context(), []coupon.UserEvent{fullProfile("u", toldAt)}))
+	plantTold(t, d, "u", 1, "2026-03-01 12:00:00")
+	tx, err := d.SQL.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), `UPDATE notice_window SET items = 1, closed_by = 'held' WHERE id = 1`)
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	d.Exec(t, `INSERT INTO inbox (user_id, window_id, kind, items, texts, created_at) VALUES ('u',1,'expired',1,'{}',UTC_TIMESTAMP(3) + INTERVAL 1 SECOND)`)
+	wg.Go(func() { _, err = s.EraseUser(t.Context(), "u", "ann", "asked for it") })
+	require.Eventually(t, func() bool { return d.Int(t, `SELECT COUNT(*) FROM inbox WHERE created_at < UTC_TIMESTAMP(3)`) == 2 }, 10*time.Second, 20*time.Millisecond)
+	require.NoError(t, tx.Rollback())
+	wg.Wait()
+	require.NoError(t, err)
+	require.Zero(t, notices(t, d, "u"))
+}
+
 func TestPruneProfiles(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)

@@ -237,7 +237,7 @@ func TestEraseWhatIsDeliveredMeanwhile(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), `UPDATE notice_window SET items = 1, closed_by = 'held' WHERE id = 1`)
 	require.NoError(t, err)
 	var wg sync.WaitGroup
-	d.Exec(t, `INSERT INTO inbox (user_id, window_id, kind, items, texts, created_at) VALUES ('u',1,'expired',1,'{}',UTC_TIMESTAMP(3) + INTERVAL 1 SECOND)`)
+	d.Exec(t, `INSERT INTO inbox (user_id, window_id, kind, items, texts, created_at) VALUES ('u',2,'expired',1,'{}',UTC_TIMESTAMP(3) + INTERVAL 1 SECOND)`)
 	wg.Go(func() { _, err = s.EraseUser(t.Context(), "u", "ann", "asked for it") })
 	require.Eventually(t, func() bool { return d.Int(t, `SELECT COUNT(*) FROM inbox WHERE created_at < UTC_TIMESTAMP(3)`) == 2 }, 10*time.Second, 20*time.Millisecond)
 	require.NoError(t, tx.Rollback())

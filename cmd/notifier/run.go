@@ -49,7 +49,7 @@ func add(w *worker.Worker, c config.Notifier) error {
 		return fmt.Errorf("profiles: %w", err)
 	}
 	risk, err := wakeup.New(c.Wakeup, wakeup.Deps{
-		Issuer: w.Store, Source: w.Codec.Source(), Zone: rules.Zone(nil), Now: time.Now, Log: w.Log, Registerer: w.Registry,
+		Store: w.Store, Zone: rules.Zone(nil), Log: w.Log, Registerer: w.Registry,
 	})
 	if err != nil {
 		return fmt.Errorf("wake-up: %w", err)

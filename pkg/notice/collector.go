@@ -12,6 +12,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/event"
 )
 
 // WindowStore puts items into windows; after an error none of them is in. Profiles gives what is known of those users of
@@ -34,10 +35,11 @@ const busyDelay = 250 * time.Millisecond
 
 // CollectorDeps is what a collector works with.
 type CollectorDeps struct {
-	Source     string // events of it alone are taken (event.Codec.Source; event ids are unique within one)
-	Store      WindowStore
-	Policy     Closes
-	AtRisk     broker.Handler // of coupon.at_risk events; nil: they are acked
+	Source string // events of it alone are taken (event.Codec.Source; event ids are unique within one)
+	Store  WindowStore
+	Policy Closes
+	// AtRisk handles coupon.at_risk events and gives one outcome for each; nil: they are acked.
+	AtRisk     func(ctx context.Context, es []event.AtRisk) ([]broker.Outcome, error)
 	Log        *zap.Logger
 	Registerer prometheus.Registerer
 }
@@ -74,18 +76,19 @@ type member struct {
 func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
 	out := make([]broker.Outcome, len(batch))
 	members := make(map[coupon.NoticeKind][]member)
-	var others []int // of at_risk
+	var risks []event.AtRisk
+	var others []int // their places
 	parked := 0
 	for i := range batch {
-		item, kind, err := c.read(&batch[i])
+		e, kind, err := c.read(&batch[i])
 		switch {
 		case err != nil:
 			out[i] = c.park(kind, err)
 			parked++
 		case kind == kindAtRisk:
-			others = append(others, i)
+			risks, others = append(risks, e.risk), append(others, i)
 		default:
-			members[item.Kind] = append(members[item.Kind], member{i, item})
+			members[e.item.Kind] = append(members[e.item.Kind], member{i, e.item})
 		}
 	}
 	err := c.place(ctx, members)
@@ -97,7 +100,7 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 		}
 	}
 	if err == nil {
-		err = c.pass(ctx, batch, others, out)
+		err = c.pass(ctx, risks, others, out)
 	}
 	if parked > 0 {
 		c.Log.Warn("events parked, with their reasons: the notifier cannot take them", zap.Int("events", parked))
@@ -109,7 +112,7 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 }
 
 // pass hands the at_risk events on.
-func (c *Collector) pass(ctx context.Context, batch []broker.Delivery, others []int, out []broker.Outcome) error {
+func (c *Collector) pass(ctx context.Context, risks []event.AtRisk, others []int, out []broker.Outcome) error {
 	if len(others) == 0 {
 		return nil
 	}
@@ -120,16 +123,12 @@ func (c *Collector) pass(ctx context.Context, batch []broker.Delivery, others []
 		}
 		return nil
 	}
-	part := make([]broker.Delivery, len(others))
-	for k, i := range others {
-		part[k] = batch[i]
-	}
-	outcomes, err := c.AtRisk(ctx, part)
+	outcomes, err := c.AtRisk(ctx, risks)
 	if err != nil {
 		return err //nolint:wrapcheck // says what it does
 	}
-	if len(outcomes) != len(part) {
-		return fmt.Errorf("at_risk: %d outcomes of %d events", len(outcomes), len(part))
+	if len(outcomes) != len(risks) {
+		return fmt.Errorf("at_risk: %d outcomes of %d events", len(outcomes), len(risks))
 	}
 	for k, i := range others {
 		out[i] = outcomes[k]

@@ -265,17 +265,17 @@ func TestCollectorHandsAtRiskOn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []broker.Outcome{broker.Ack(), broker.Ack(), broker.Ack()}, out, "without a handler")
 
-	var got []broker.Delivery
+	var got []event.AtRisk
 	answer := []broker.Outcome{broker.Hold(time.Second), broker.Ack()}
 	c, _ = collector(t, newWindows(), zap.NewNop(), func(d *notice.CollectorDeps) {
-		d.AtRisk = func(_ context.Context, ds []broker.Delivery) ([]broker.Outcome, error) {
+		d.AtRisk = func(_ context.Context, ds []event.AtRisk) ([]broker.Outcome, error) {
 			got = ds
 			return answer, nil
 		}
 	})
 	out, err = c.Handle(t.Context(), batch)
 	require.NoError(t, err)
-	require.Len(t, got, 2)
+	require.Equal(t, []string{"u", "u"}, []string{got[0].UserID, got[1].UserID})
 	require.Equal(t, []broker.Outcome{broker.Ack(), answer[0], answer[1]}, out)
 	answer = nil
 	_, err = c.Handle(t.Context(), batch)

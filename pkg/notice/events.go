@@ -13,7 +13,13 @@ import (
 type reading struct {
 	key    string // routing key
 	kind   string
-	decode func(body []byte) (item coupon.NoticeItem, source string, err error)
+	decode func(body []byte) (e read, source string, err error)
+}
+
+// read is an event: an item, or a user at risk.
+type read struct {
+	item coupon.NoticeItem
+	risk event.AtRisk
 }
 
 func readings() []reading {
@@ -26,9 +32,9 @@ func readings() []reading {
 
 var errUnknown = fmt.Errorf("%w: must be one of coupon.expired, coupon.expiring and coupon.at_risk", event.ErrUnknownType)
 
-// read gives the item of a delivery, or says by its kind that it is none. The routing key tells what it should be; one that
+// read gives the event of a delivery and its kind. The routing key tells what it should be; one that
 // came by another way is what it says itself.
-func (c *Collector) read(d *broker.Delivery) (coupon.NoticeItem, string, error) {
+func (c *Collector) read(d *broker.Delivery) (read, string, error) {
 	all := c.readings
 	for i := range all {
 		if all[i].key == d.Key {
@@ -36,40 +42,40 @@ func (c *Collector) read(d *broker.Delivery) (coupon.NoticeItem, string, error) 
 		}
 	}
 	for i := range all {
-		item, kind, err := c.readAs(&all[i], d.Body)
+		e, kind, err := c.readAs(&all[i], d.Body)
 		if !errors.Is(err, event.ErrUnknownType) {
-			return item, kind, err
+			return e, kind, err
 		}
 	}
-	return coupon.NoticeItem{}, reasonOther, errUnknown
+	return read{}, reasonOther, errUnknown
 }
 
-func (c *Collector) readAs(r *reading, body []byte) (coupon.NoticeItem, string, error) {
-	item, source, err := r.decode(body)
+func (c *Collector) readAs(r *reading, body []byte) (read, string, error) {
+	e, source, err := r.decode(body)
 	if err == nil && source != c.Source {
 		err = fmt.Errorf("source: must be %s, got %q", c.Source, source)
 	}
-	return item, r.kind, err
+	return e, r.kind, err
 }
 
-func readExpired(body []byte) (coupon.NoticeItem, string, error) {
+func readExpired(body []byte) (read, string, error) {
 	e, err := event.DecodeExpired(body)
-	return coupon.NoticeItem{
+	return read{item: coupon.NoticeItem{
 		EventID: e.EventID, Kind: coupon.NoticeExpired, UserID: e.UserID, CouponID: e.CouponID, TemplateID: e.TemplateID,
 		Version: e.Version, ExpiresAt: e.ExpiresAt, Value: e.Value, Currency: e.Currency,
-	}, e.Source, err //nolint:wrapcheck // says what it decodes
+	}}, e.Source, err //nolint:wrapcheck // says what it decodes
 }
 
-func readExpiring(body []byte) (coupon.NoticeItem, string, error) {
+func readExpiring(body []byte) (read, string, error) {
 	e, err := event.DecodeExpiring(body)
-	return coupon.NoticeItem{
+	return read{item: coupon.NoticeItem{
 		EventID: e.EventID, Kind: coupon.NoticeExpiring, UserID: e.UserID, CouponID: e.CouponID, TemplateID: e.TemplateID,
 		Version: e.Version, ExpiresAt: e.ExpiresAt, Value: e.Value, Currency: e.Currency,
 		Offset: e.Offset, NotifyAt: e.NotifyAt, Late: e.Late,
-	}, e.Source, err //nolint:wrapcheck // says what it decodes
+	}}, e.Source, err //nolint:wrapcheck // says what it decodes
 }
 
-func readAtRisk(body []byte) (coupon.NoticeItem, string, error) {
+func readAtRisk(body []byte) (read, string, error) {
 	e, err := event.DecodeAtRisk(body)
-	return coupon.NoticeItem{}, e.Source, err //nolint:wrapcheck // says what it decodes
+	return read{risk: e}, e.Source, err //nolint:wrapcheck // says what it decodes
 }

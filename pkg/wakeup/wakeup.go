@@ -17,10 +17,11 @@ import (
 	"github.com/lapsehq/lapse/pkg/event"
 )
 
-// Issuer grants coupons in one transaction: one answer for each, in order. coupon.ErrIntegrity says that one of them cannot be
-// stored at all.
-type Issuer interface {
+// Store grants coupons in one transaction: one answer for each, in order. coupon.ErrIntegrity says that one of them cannot be
+// stored at all. Now is the database's clock.
+type Store interface {
 	Issue(ctx context.Context, grants []coupon.Grant) ([]coupon.Granted, error)
+	Now(ctx context.Context) (time.Time, error)
 }
 
 // Issued is the issuer of the grants.
@@ -34,10 +35,8 @@ const (
 
 // Deps is what a wake-up works with.
 type Deps struct {
-	Issuer     Issuer
-	Source     string         // of this installation's events: others' are none of ours
+	Store      Store
 	Zone       *time.Location // of users whose zone is not known
-	Now        func() time.Time
 	Log        *zap.Logger
 	Registerer prometheus.Registerer
 }
@@ -94,29 +93,34 @@ func (w *Wakeup) day(c *coupon.Closed) string {
 	return coupon.LastDay(c.EndsAt, c.Profile.Location(w.Zone)).Format(time.DateOnly)
 }
 
-// Handle answers deliveries of coupon.at_risk. An error means that nothing can be done now: what was granted before it is found
-// again by its key.
-func (w *Wakeup) Handle(ctx context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
+// Handle answers coupon.at_risk events of this installation. An error means that nothing can be done now: what was granted before it
+// is found again by its key.
+func (w *Wakeup) Handle(ctx context.Context, batch []event.AtRisk) ([]broker.Outcome, error) {
 	out := make([]broker.Outcome, len(batch))
-	var grants []coupon.Grant
-	var of []int // the delivery of each
+	var asked []int // events
 	for i := range batch {
-		e, err := event.DecodeAtRisk(batch[i].Body)
-		if err != nil {
-			w.metrics.count(resultParked)
-			w.Log.Warn("at_risk event parked: it cannot be read")
-			out[i] = broker.Park(err.Error())
+		out[i] = broker.Ack()
+		if w.config.Template == 0 || batch[i].Offer != coupon.OfferGrant {
+			w.metrics.count(resultTold)
 			continue
 		}
-		out[i] = broker.Ack()
-		switch {
-		case e.Source != w.Source, w.config.Template == 0, e.Offer != coupon.OfferGrant:
-			w.metrics.count(resultTold)
-		case !e.EndsAt.After(w.Now()):
+		asked = append(asked, i)
+	}
+	if len(asked) == 0 {
+		return out, nil
+	}
+	now, err := w.Store.Now(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the clock: %w", err)
+	}
+	var grants []coupon.Grant
+	var of []int // the event of each
+	for _, i := range asked {
+		if !batch[i].EndsAt.After(now) {
 			w.metrics.count(resultLate)
-		default:
-			grants, of = append(grants, w.grant(&e)), append(of, i)
+			continue
 		}
+		grants, of = append(grants, w.grant(&batch[i])), append(of, i)
 	}
 	for at := 0; at < len(grants); at += maxGrants {
 		end := min(at+maxGrants, len(grants))
@@ -156,7 +160,7 @@ func within(text string, most int) string {
 
 // issue grants what can be stored. A batch that the database refuses is halved until the bad grant is alone.
 func (w *Wakeup) issue(ctx context.Context, grants []coupon.Grant, cannot func(k int, reason error)) error {
-	answers, err := w.Issuer.Issue(ctx, grants)
+	answers, err := w.Store.Issue(ctx, grants)
 	switch {
 	case err == nil:
 		for i := range answers {

@@ -206,7 +206,7 @@ func TestConnectionsAreKeptForTheNextLetter(t *testing.T) {
 	require.Equal(t, notice.Sent, b.send(t, letter(4)).Outcome)
 	require.Equal(t, 4, b.Sessions(), "three letters each")
 
-	b.Fault(receive.Fault{Act: receive.ActCode, Stage: receive.StageRcpt, Code: 550, Text: "5.7.1 no", Times: 1})
+	b.Fault(receive.Fault{Act: receive.ActCode, Stage: receive.StageRcpt, Code: 550, Text: "5.2.1 no", Times: 1})
 	require.Equal(t, notice.Permanent, b.send(t, letter(5)).Outcome)
 	require.Equal(t, notice.Sent, b.send(t, letter(6)).Outcome)
 	require.Equal(t, 4, b.Sessions(), "a letter that was refused leaves the connection in order")

@@ -68,8 +68,11 @@ func (e *Email) judge(ctx context.Context, f *failure) notice.Result {
 		return notice.Result{Outcome: notice.Retry, Reason: "auth"}
 	case f.at == stageFrom:
 		return notice.Result{Outcome: notice.Retry, Reason: "sender_refused"}
-	case f.at == stageTo && said.Code >= 500 && strings.HasPrefix(said.Msg, "5.1."):
+	case f.at == stageTo && said.Code >= 500 && e.hints.unknown.MatchString(said.Msg):
 		return notice.Result{Outcome: notice.Permanent, Reason: "bad_address"}
+	// Or by what we are known for: as long as that holds every letter would be given up.
+	case said.Code >= 500 && e.hints.sender.MatchString(said.Msg):
+		return notice.Result{Outcome: notice.Retry, Reason: "sender_refused"}
 	case (f.at == stageTo || f.at == stageContent || f.at == stageDot) && said.Code >= 500:
 		return notice.Result{Outcome: notice.Permanent, Reason: reason}
 	}
@@ -77,13 +80,18 @@ func (e *Email) judge(ctx context.Context, f *failure) notice.Result {
 }
 
 // hints tells what servers say to those who send too much from what they say of one mailbox.
-type hints struct{ throttled, mailbox, wait *regexp.Regexp }
+type hints struct{ throttled, mailbox, wait, unknown, sender *regexp.Regexp }
 
 func newHints() hints {
 	return hints{
 		throttled: regexp.MustCompile(`(?i)^4\.(7\.\d+|3\.2|4\.5)\b|\brate\b|throttl|too (many|fast|much)|slow down|overload|\bbusy\b`),
 		mailbox:   regexp.MustCompile(`(?i)^4\.(2\.\d+|1\.[1-46])\b|gr[ae]y-?list|mailbox (is )?full|over quota|quota exceeded`),
-		wait:      regexp.MustCompile(`(?i)\b(?:in|for|after|wait)\s+(\d{1,5})\s*(s|m|h)(?:ec|in|our|r)?`),
+		// The address: there is none such.
+		unknown: regexp.MustCompile(`^5\.1\.([0-6]|10)\b`),
+		// The sender: policy and authentication, his address, or in words alone, whatever the code.
+		sender: regexp.MustCompile(`(?i)^5\.(7\.\d+|1\.[78])\b|\brelay|black-?list|block-?list|deny-?list|\b(ip|sender|host|client)\b.{0,80}\b(block|reject|denied|refus|banned)|` +
+			`\b(blocked|banned) (by|using|for|due)\b|\b(spf|dkim|dmarc|dnsbl|rbl|spamhaus|reputation)\b`),
+		wait: regexp.MustCompile(`(?i)\b(?:in|for|after|wait)\s+(\d{1,5})\s*(s|m|h)(?:ec|in|our|r)?`),
 	}
 }
 

@@ -217,7 +217,24 @@ func faultCases() []faultCase {
 			receive.StageRcpt: fmt.Sprintf("permanent smtp_%d", n), receive.StageDot: fmt.Sprintf("permanent smtp_%d", n),
 			receive.StageGreet: fmt.Sprintf("retry smtp_%d", n), receive.StageHelo: fmt.Sprintf("retry smtp_%d", n),
 		} {
-			cases = append(cases, faultCase{name: fmt.Sprintf("%d at %s", n, s), fault: code(s, n, "5.7.0 <"+plantedMail+"> no"), want: of(want, "", "")})
+			cases = append(cases, faultCase{name: fmt.Sprintf("%d at %s", n, s), fault: code(s, n, "5.3.0 <"+plantedMail+"> no"), want: of(want, "", "")})
+		}
+	}
+	// What is of the sender holds for every letter: none is given up for it.
+	for _, s := range []receive.Stage{receive.StageRcpt, receive.StageDot} {
+		for text, want := range map[string]string{
+			"5.7.1 <" + plantedMail + ">: relay access denied":        "retry sender_refused",
+			"5.7.26 unauthenticated mail is prohibited":               "retry sender_refused",
+			"5.1.8 sender's domain not found":                         "retry sender_refused",
+			"relaying not permitted":                                  "retry sender_refused",
+			"mail from this address is blocked using zen.example.org": "retry sender_refused",
+			"your IP 192.0.2.1 is on a blacklist":                     "retry sender_refused",
+			"5.2.0 client host [192.0.2.1] rejected":                  "retry sender_refused",
+			"5.2.1 <" + plantedMail + "> is disabled":                 "permanent smtp_554",
+			"5.3.4 too large":                                         "permanent smtp_554",
+			"no such mailbox":                                         "permanent smtp_554",
+		} {
+			cases = append(cases, faultCase{name: fmt.Sprintf("554 %s at %s", text, s), fault: code(s, 554, text), want: of(want, "", "")})
 		}
 	}
 	return append(cases,

@@ -157,6 +157,24 @@ type RemindPage struct {
 	Skipped  []Expiring // not told of any more: their instants passed too long ago
 }
 
+// Skipped are reminders at an offset that are not told of: their instants had passed too long ago when the planner came to them.
+type Skipped struct {
+	Offset   string
+	N        int
+	From, To time.Time // of their instants
+}
+
+// Add counts n more, whose instants are from the one to the other.
+func (s *Skipped) Add(n int, from, to time.Time) {
+	s.N += n
+	if s.From.IsZero() || from.Before(s.From) {
+		s.From = from
+	}
+	if to.After(s.To) {
+		s.To = to
+	}
+}
+
 // Reminders is what the fleet reminds at: one list for all verbs and pods, stored where they read it.
 type Reminders struct {
 	Offsets []Offset

@@ -216,4 +216,5 @@ type PlanPlace struct {
 	Start, End   time.Time     // the slice in hand; equal when there is none
 	Cursor       Cursor        // the last row of it that was published
 	Epoch        uint64        // of the claim
+	Skipped      Skipped       // of the page before the cursor; kept by the move
 }

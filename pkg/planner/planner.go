@@ -27,7 +27,6 @@ type Rows interface {
 	SetReminders(ctx context.Context, r coupon.Reminders) error
 	Reminders(ctx context.Context) (coupon.Reminders, error)
 	RemindPage(ctx context.Context, o coupon.Offset, zone *time.Location, end time.Time, from coupon.Cursor, limit int) (coupon.RemindPage, error)
-	SkippedReminders(ctx context.Context, offset string, n int, from, to time.Time) error
 }
 
 // Deliverer is the delay mechanism: deliver these triggers at their instants; nil for each that it has taken over.

@@ -26,13 +26,11 @@ func (p *Planner) Remind(ctx context.Context) (idle bool, err error) {
 	var errs []error
 	for _, o := range r.Offsets {
 		rem := &reminding{p: p, offset: o, zone: r.Zone}
-		_, err := p.round(ctx, walk{plan: o.Plan(), page: rem.page})
+		_, err := p.round(ctx, walk{plan: o.Plan(), page: rem.page, moved: rem.moved})
 		if err != nil && !errors.Is(err, errLost) {
 			errs = append(errs, fmt.Errorf("reminders at %s: %w", o.Name, err))
 		}
-		if err := rem.report(ctx); err != nil {
-			errs = append(errs, err)
-		}
+		rem.report()
 	}
 	return len(r.Offsets) == 0, errors.Join(errs...)
 }
@@ -54,8 +52,7 @@ type reminding struct {
 	offset coupon.Offset
 	zone   *time.Location
 
-	skipped  int
-	from, to time.Time // of the skipped ones' instants
+	skipped coupon.Skipped // in this round, and recorded
 }
 
 // page publishes a page of reminders.
@@ -76,34 +73,28 @@ func (r *reminding) page(ctx context.Context, place *coupon.PlanPlace) (next cou
 		}
 		r.p.metrics.told.WithLabelValues(r.offset.Name).Add(float64(len(ms)))
 	}
+	place.Skipped = coupon.Skipped{Offset: r.offset.Name}
 	for i := range page.Skipped {
-		r.skip(page.Skipped[i].NotifyAt)
+		at := page.Skipped[i].NotifyAt
+		place.Skipped.Add(1, at, at)
 	}
 	return page.Next, page.Rows, nil
 }
 
-func (r *reminding) skip(at time.Time) {
-	r.skipped++
-	if r.from.IsZero() || at.Before(r.from) {
-		r.from = at
+// moved counts what the move recorded as skipped.
+func (r *reminding) moved(place *coupon.PlanPlace) {
+	k := &place.Skipped
+	if k.N == 0 {
+		return
 	}
-	if at.After(r.to) {
-		r.to = at
-	}
+	r.p.metrics.skipped.WithLabelValues(r.offset.Name).Add(float64(k.N))
+	r.skipped.Add(k.N, k.From, k.To)
 }
 
-// report says once in a round how many reminders came too late to be told of, and keeps it where operators look.
-func (r *reminding) report(ctx context.Context) error {
-	if r.skipped == 0 {
-		return nil
+// report says once in a round how many reminders came too late to be told of.
+func (r *reminding) report() {
+	if k := &r.skipped; k.N > 0 {
+		r.p.deps.Log.Warn("reminders skipped: the planner came to them too long after their instants",
+			zap.String("offset", r.offset.Name), zap.Int("skipped", k.N), zap.Time("from", k.From), zap.Time("to", k.To))
 	}
-	r.p.metrics.skipped.WithLabelValues(r.offset.Name).Add(float64(r.skipped))
-	r.p.deps.Log.Warn("reminders skipped: the planner came to them too long after their instants",
-		zap.String("offset", r.offset.Name), zap.Int("skipped", r.skipped), zap.Time("from", r.from), zap.Time("to", r.to))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.p.deps.Limit)
-	defer cancel()
-	if err := r.p.deps.Rows.SkippedReminders(ctx, r.offset.Name, r.skipped, r.from, r.to); err != nil {
-		return fmt.Errorf("record %d skipped reminders: %w", r.skipped, err)
-	}
-	return nil
 }

@@ -14,8 +14,9 @@ import (
 // walk is one plan and what is done with a page of it: publish it, have it confirmed, and say where it ends and how many
 // rows it had.
 type walk struct {
-	plan string
-	page func(ctx context.Context, place *coupon.PlanPlace) (next coupon.Cursor, rows int, err error)
+	plan  string
+	page  func(ctx context.Context, place *coupon.PlanPlace) (next coupon.Cursor, rows int, err error)
+	moved func(place *coupon.PlanPlace) // after the move that stored the page; nil: nothing
 }
 
 // errLost: another pod has taken the plan over.
@@ -84,7 +85,14 @@ func (p *Planner) step(ctx context.Context, w walk, place *coupon.PlanPlace) (mo
 			place.Frontier = time.Time{}
 		}
 	}
-	return true, p.move(ctx, w, place)
+	if err := p.move(ctx, w, place); err != nil {
+		return false, err
+	}
+	if w.moved != nil {
+		w.moved(place)
+	}
+	place.Skipped = coupon.Skipped{}
+	return true, nil
 }
 
 func (p *Planner) move(ctx context.Context, w walk, place *coupon.PlanPlace) error {

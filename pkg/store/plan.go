@@ -91,7 +91,7 @@ func (p *planSettings) place(plan string, at *coupon.PlanPlace) bool {
 }
 
 // MovePlan stores slice, cursor and frontier, if owner still holds the plan at its epoch; false means that another
-// pod has taken over and this one must stop. A zero frontier removes it.
+// pod has taken over and this one must stop. A zero frontier removes it. Reminders that were skipped on the way are recorded with it.
 func (s *Store) MovePlan(ctx context.Context, plan, owner string, p coupon.PlanPlace, lease time.Duration) (held bool, err error) {
 	err = s.tx(ctx, "move plan", func(ctx context.Context, tx *txn) error {
 		n, err := s.exec(ctx, tx, stmtPlanMove, p.Start, p.End, p.Cursor.At, p.Cursor.ID, lease.Microseconds(), plan, owner, p.Epoch)
@@ -100,6 +100,11 @@ func (s *Store) MovePlan(ctx context.Context, plan, owner string, p coupon.PlanP
 		}
 		if held = n == 1; !held {
 			return nil
+		}
+		if p.Skipped.N > 0 {
+			if err := s.recordSkipped(ctx, tx, p.Skipped); err != nil {
+				return err
+			}
 		}
 		if p.Frontier.IsZero() {
 			_, err = s.exec(ctx, tx, stmtSettingDrop, frontierOf(plan))

@@ -18,7 +18,7 @@ var (
 		WHERE coupon_id IN (?) ORDER BY coupon_id, version`)
 )
 
-// DeedRemindersSkipped is what SkippedReminders records; the subject is the offset.
+// DeedRemindersSkipped is what MovePlan records of PlanPlace.Skipped; the subject is the offset.
 const DeedRemindersSkipped = "reminders.skipped"
 
 // RemindPage reads up to limit unused coupons that are due before end, behind the cursor, in keyset order, and gives the
@@ -116,16 +116,15 @@ func (s *Store) owedThen(ctx context.Context, es []coupon.Expiring) ([]coupon.Ex
 	return owed, nil
 }
 
-// SkippedReminders records that so many reminders at an offset were not told of: their instants, from the one to the other,
-// had passed too long ago when the planner came to them.
-func (s *Store) SkippedReminders(ctx context.Context, offset string, n int, from, to time.Time) error {
-	return s.RecordDeed(ctx, Deed{
-		Actor: "planner", Action: DeedRemindersSkipped, Subject: offset,
-		Reason: fmt.Sprintf("found later than a quarter of %s after their instants", offset),
+// recordSkipped keeps that reminders were not told of, where operators look.
+func (s *Store) recordSkipped(ctx context.Context, q querier, k coupon.Skipped) error {
+	return s.recordDeed(ctx, q, Deed{
+		Actor: "planner", Action: DeedRemindersSkipped, Subject: k.Offset,
+		Reason: fmt.Sprintf("found later than a quarter of %s after their instants", k.Offset),
 		Detail: struct {
 			Skipped int       `json:"skipped"`
 			From    time.Time `json:"from"`
 			To      time.Time `json:"to"`
-		}{n, from.UTC(), to.UTC()},
+		}{k.N, k.From.UTC(), k.To.UTC()},
 	})
 }

@@ -22,7 +22,7 @@ type Limits struct {
 type Limit struct {
 	Rate        float64       `koanf:"rate"`        // notices a second; 0: no bound. Default email 20, sms and push 50, others 0
 	Concurrency int           `koanf:"concurrency"` // sends at a time; default email 4, sms and push 16, others 1
-	Deadline    time.Duration `koanf:"deadline"`    // of one send; default email 20s, others 10s
+	Deadline    time.Duration `koanf:"deadline"`    // of one send, connecting and answer included; default email 20s, others 10s
 	Backoff     time.Duration `koanf:"backoff"`     // after the first try of a notice; doubles with each, give or take a half; default 5s
 	BackoffMax  time.Duration `koanf:"backoff_max"` // default 10m
 	// Tries is how often a notice is taken up before the next channel of its chain is asked, also if its provider only put it off,

@@ -111,13 +111,11 @@ func (p *post) notifierEnv(ca string, o posting) map[string]string {
 		"LAPSE__NOTICE__EMAIL__PORT":        strconv.Itoa(p.mail.Port()),
 		"LAPSE__NOTICE__EMAIL__CA_FILE":     ca,
 		"LAPSE__NOTICE__EMAIL__FROM":        "Shop <coupons@" + mailDomain + ">",
-		"LAPSE__NOTICE__EMAIL__TIMEOUT":     "5s",
 		"LAPSE__NOTICE__EMAIL__CONNECTIONS": strconv.Itoa(concurrency),
 	}
 	for name, g := range map[string]*receive.Gateway{"SMS": p.sms, "PUSH": p.push} {
 		at := "LAPSE__NOTICE__GATEWAY__" + name + "__"
 		vars[at+"URL"], vars[at+"CA_FILE"], vars[at+"KEY_ID"], vars[at+"KEY"] = g.URL(), ca, providerKey, providerSecret
-		vars[at+"TIMEOUT"] = "3s"
 	}
 	for _, name := range []string{"EMAIL", "SMS", "PUSH"} {
 		at := "LAPSE__NOTICE__LIMITS__" + name + "__"

@@ -39,7 +39,6 @@ type Config struct {
 	Unsubscribe    string        `koanf:"unsubscribe"`
 	UnsubscribeKey secret.String `koanf:"unsubscribe_key"` // of {sign}: see docs/channels.md
 
-	Timeout       time.Duration `koanf:"timeout"`         // of one letter, connecting included; default 30s
 	Connections   int           `koanf:"connections"`     // at the same time; default 4
 	Idle          time.Duration `koanf:"idle"`            // how long one waits for its next letter; default 20s
 	PerConnection int           `koanf:"per_connection"`  // letters, then another is opened; default 100
@@ -49,7 +48,7 @@ type Config struct {
 // DefaultConfig gives the documented defaults. Host and From have none.
 func DefaultConfig() Config {
 	return Config{
-		TLS: TLSStart, Timeout: 30 * time.Second, Connections: 4, Idle: 20 * time.Second, PerConnection: 100,
+		TLS: TLSStart, Connections: 4, Idle: 20 * time.Second, PerConnection: 100,
 		RetryAfterMax: 15 * time.Minute,
 	}
 }
@@ -94,7 +93,6 @@ func (c Config) Validate() error {
 			bad("unsubscribe_key: must be set exactly if unsubscribe has {sign}, with 16 bytes at least, has %d", len(c.UnsubscribeKey.Reveal()))
 		}
 	}
-	span("timeout", c.Timeout, 100*time.Millisecond, 10*time.Minute)
 	number("connections", c.Connections, 1, 1000)
 	span("idle", c.Idle, 100*time.Millisecond, 10*time.Minute)
 	number("per_connection", c.PerConnection, 1, 1_000_000)

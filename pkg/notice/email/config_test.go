@@ -29,7 +29,6 @@ func TestConfig(t *testing.T) {
 		"domain":          func(c *email.Config) { c.Domain = "shop_example" },
 		"unsubscribe":     func(c *email.Config) { c.Unsubscribe = "http://shop.example/" },
 		"unsubscribe_key": func(c *email.Config) { c.Unsubscribe = "https://shop.example/?s={sign}" },
-		"timeout":         func(c *email.Config) { c.Timeout = 0 },
 		"connections":     func(c *email.Config) { c.Connections = 0 },
 		"idle":            func(c *email.Config) { c.Idle = 0 },
 		"per_connection":  func(c *email.Config) { c.PerConnection = 0 },

@@ -102,8 +102,6 @@ func (e *Email) deliver(ctx context.Context, m *notice.Message) notice.Result {
 	if err != nil {
 		return notice.Result{Outcome: notice.Permanent, Reason: "bad_notice"}
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.Timeout)
-	defer cancel()
 	if reason := e.pool.enter(ctx); reason != "" {
 		return notice.Result{Outcome: notice.Retry, Reason: reason}
 	}

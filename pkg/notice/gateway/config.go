@@ -27,7 +27,6 @@ type Config struct {
 	Sign      string     `koanf:"sign"`      // the sender's registered name that providers put before an SMS; default empty
 	Templates []Template `koanf:"templates"` // the provider's codes; the first that fits holds
 
-	Timeout       time.Duration `koanf:"timeout"`         // of one request, answer included; default 10s
 	RetryAfterMax time.Duration `koanf:"retry_after_max"` // the longest that a gateway can ask to be left alone; default 15m
 	Connections   int           `koanf:"connections"`     // kept open between requests (push; an SMS has one of its own); default 8
 	Idle          time.Duration `koanf:"idle"`            // how long they are; default 30s
@@ -44,7 +43,7 @@ type Template struct {
 
 // DefaultConfig gives the documented defaults. URL, KeyID and Key have none.
 func DefaultConfig() Config {
-	return Config{Timeout: 10 * time.Second, RetryAfterMax: 15 * time.Minute, Connections: 8, Idle: 30 * time.Second}
+	return Config{RetryAfterMax: 15 * time.Minute, Connections: 8, Idle: 30 * time.Second}
 }
 
 // Validate reports every fault, each beginning with the field's name.
@@ -76,7 +75,6 @@ func (c Config) Validate() error {
 			bad("templates[%d].kind: must be %s, %s or empty, got %q", i, coupon.NoticeExpiring, coupon.NoticeExpired, t.Kind)
 		}
 	}
-	span("timeout", c.Timeout, 100*time.Millisecond, 5*time.Minute)
 	span("retry_after_max", c.RetryAfterMax, time.Second, 24*time.Hour)
 	span("idle", c.Idle, time.Second, time.Hour)
 	if c.Connections < 1 || c.Connections > 1000 {

@@ -29,7 +29,6 @@ func TestConfig(t *testing.T) {
 		"token":             func(c *gateway.Config) { c.Token = secret.New("hunter2\r\nX: y") },
 		"templates[0].key":  func(c *gateway.Config) { c.Templates = []gateway.Template{{Kind: "expiring"}} },
 		"templates[0].kind": func(c *gateway.Config) { c.Templates = []gateway.Template{{Kind: "soon", Key: "k"}} },
-		"timeout":           func(c *gateway.Config) { c.Timeout = 0 },
 		"retry_after_max":   func(c *gateway.Config) { c.RetryAfterMax = 0 },
 		"idle":              func(c *gateway.Config) { c.Idle = 0 },
 		"connections":       func(c *gateway.Config) { c.Connections = 0 },

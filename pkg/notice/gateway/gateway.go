@@ -20,6 +20,9 @@ import (
 	"github.com/lapsehq/lapse/pkg/notice"
 )
 
+// connectWithin bounds what is begun for a connection when the send that wanted it has ended.
+const connectWithin = 10 * time.Second
+
 // answerLimit bounds what is read of an answer.
 const answerLimit = 64 << 10
 
@@ -54,8 +57,8 @@ func New(channel coupon.Channel, cfg Config, now func() time.Time) (*Gateway, er
 	}
 	g := &Gateway{channel: channel, cfg: cfg, now: now}
 	g.transport = &http.Transport{
-		DialContext:     (&net.Dialer{Timeout: cfg.Timeout}).DialContext,
-		TLSClientConfig: conf, TLSHandshakeTimeout: cfg.Timeout,
+		DialContext:     (&net.Dialer{Timeout: connectWithin}).DialContext,
+		TLSClientConfig: conf, TLSHandshakeTimeout: connectWithin,
 		MaxIdleConnsPerHost: cfg.Connections, MaxIdleConns: cfg.Connections, IdleConnTimeout: cfg.Idle,
 		MaxResponseHeaderBytes: answerLimit, DisableCompression: true,
 		// A connection that was open before may have been closed by the gateway meanwhile, and only the attempt to use it
@@ -139,8 +142,6 @@ func (g *Gateway) request(ctx context.Context, m *notice.Message) (*http.Request
 }
 
 func (g *Gateway) deliver(ctx context.Context, m *notice.Message) notice.Result {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timeout)
-	defer cancel()
 	var way way
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		TLSHandshakeStart: func() { way.shook.Store(true) },

@@ -201,8 +201,10 @@ func TestAHandshakeThatHangs(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	for _, channel := range []coupon.Channel{coupon.ChannelSMS, coupon.ChannelPush} {
-		g := open(t, channel, "https://"+l.Addr().String(), func(c *gateway.Config) { c.Timeout = 200 * time.Millisecond })
-		require.Equal(t, notice.Result{Outcome: notice.Retry, Reason: "timeout"}, send(t, g, message(channel, 1)))
+		g := open(t, channel, "https://"+l.Addr().String(), nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		require.Equal(t, []notice.Result{{Outcome: notice.Retry, Reason: "timeout"}}, g.Deliver(ctx, []notice.Message{message(channel, 1)}))
+		cancel()
 	}
 }
 

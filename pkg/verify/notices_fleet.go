@@ -16,7 +16,7 @@ import (
 const (
 	couponsEach = 5
 	pods        = 3
-	usedOfMany  = 10  // one user in so many uses a coupon meanwhile
+	usedOfMany  = 10              // one user in so many uses a coupon meanwhile
 	inFlight    = 3 * concurrency // of a process that dies: what its three far channels had in their hands
 )
 

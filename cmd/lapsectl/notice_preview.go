@@ -82,7 +82,7 @@ func (c *noticePreview) data(now time.Time) (at time.Time, d text.Data, err erro
 			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
 		}
 	}
-	d = text.Data{Kind: coupon.NoticeKind(c.Kind), Items: c.Count, Locale: c.Locale}
+	d = text.Data{Kind: coupon.NoticeKind(c.Kind), Items: c.Count, Locale: c.Locale, Page: true}
 	d.Zone, err = time.LoadLocation(c.Zone)
 	if err != nil || c.Zone == "" || c.Zone == "Local" {
 		fault("--zone", fmt.Errorf("must be a name of the IANA database, such as Asia/Shanghai, got %q", clipped(c.Zone)))

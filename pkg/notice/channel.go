@@ -17,9 +17,9 @@ type Message struct {
 	Locale    string                       // of Text
 	Zone      string                       // IANA name
 	Recipient string                       // address for this channel; empty: the gateway resolves the user id. Never logged
-	Text      coupon.NoticeText            // in Locale
-	HTML      string                       // e-mail
-	Texts     map[string]coupon.NoticeText // all locales (inbox)
+	Text      coupon.NoticeText            // in Locale; not of inbox and popup
+	HTML      string                       // of e-mail
+	Texts     map[string]coupon.NoticeText // all locales; of inbox and popup
 	Params    map[string]string            // count, day, amount, ends_at, … for provider templates
 	Items     int                          // coupons it tells of
 	Members   []coupon.Member              // the first of them, at most coupon.MembersShown

@@ -151,7 +151,7 @@ func (d *dispatcher) message(now time.Time, p *coupon.Prepared) (Message, error)
 	zone := d.Policy.Zone(&p.Profile)
 	data := text.Data{
 		Kind: p.Kind, Offset: offset, Items: p.Items, Members: p.Members, Totals: p.Totals, EndsAt: p.EndsAt, LastEnd: p.LastEnd,
-		Zone: zone, Locale: p.Profile.Locale,
+		Zone: zone, Locale: p.Profile.Locale, Page: d.name == coupon.ChannelEmail,
 	}
 	m := Message{
 		ID: p.ID(), Window: p.WindowID, Kind: p.Kind, Offset: offset, UserID: p.UserID, Zone: zone.String(),
@@ -161,15 +161,15 @@ func (d *dispatcher) message(now time.Time, p *coupon.Prepared) (Message, error)
 	if m.Recipient, err = d.recipient(&p.Profile); err != nil {
 		return Message{}, fmt.Errorf("%w: %w", errAddress, err)
 	}
-	r, err := d.Texts.Render(now, data)
+	if d.name == coupon.ChannelInbox || d.name == coupon.ChannelPopup { // read in whatever language the reader asks for then
+		m.Texts, err = d.Texts.RenderAll(now, data)
+	} else {
+		var r text.Rendered
+		r, err = d.Texts.Render(now, data)
+		m.Locale, m.Text, m.HTML, m.Params = r.Locale, r.Text, r.HTML, r.Params
+	}
 	if err != nil {
 		return Message{}, fmt.Errorf("render notice: %w", err)
-	}
-	m.Locale, m.Text, m.HTML, m.Params = r.Locale, r.Text, r.HTML, r.Params
-	if d.name == coupon.ChannelInbox || d.name == coupon.ChannelPopup {
-		if m.Texts, err = d.Texts.RenderAll(now, data); err != nil {
-			return Message{}, fmt.Errorf("render notice: %w", err)
-		}
 	}
 	return m, nil
 }

@@ -374,6 +374,7 @@ func TestMessagesSayWhatTheyMust(t *testing.T) {
 		require.Equal(t, "3", m.Params["count"])
 		require.Equal(t, end, m.NotAfter)
 		require.Equal(t, "token-u", push.got[0].Recipient)
+		require.Empty(t, push.got[0].HTML)
 		require.True(t, slices.ContainsFunc(mail.got, func(m notice.Message) bool { return m.Items == 3 }))
 	})
 }

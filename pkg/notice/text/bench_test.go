@@ -13,7 +13,7 @@ import (
 func benchmarkData() (time.Time, text.Data) {
 	now := time.Date(2026, 10, 31, 2, 0, 0, 0, time.UTC)
 	d := text.Data{
-		Kind: coupon.NoticeExpiring, Offset: "-1d", Items: 1000, EndsAt: now.Add(24 * time.Hour), LastEnd: now.Add(30 * time.Hour), Locale: "zh-CN",
+		Kind: coupon.NoticeExpiring, Offset: "-1d", Items: 1000, EndsAt: now.Add(24 * time.Hour), LastEnd: now.Add(30 * time.Hour), Locale: "zh-CN", Page: true,
 		Totals: []coupon.Amount{{Minor: 1_000_000, Currency: "CNY"}},
 	}
 	for i := range coupon.MembersShown {

@@ -60,7 +60,7 @@ func TestGolden(t *testing.T) {
 			for _, offset := range offsets {
 				for _, count := range []int{1, 2, 3, 5, 11, 1000} {
 					now, d := goldenCase(t, kind, offset, count)
-					d.Locale = locale
+					d.Locale, d.Page = locale, true
 					r, err := texts.Render(now, d)
 					require.NoError(t, err)
 					require.Equal(t, locale, r.Locale)

@@ -68,13 +68,14 @@ type Data struct {
 	LastEnd time.Time      // the last; zero: the same
 	Zone    *time.Location // the reader's; nil: UTC
 	Locale  string         // that the reader prefers; of Render alone
+	Page    bool           // as an e-mail's HTML, too; of Render alone
 }
 
 // Rendered is a notice in one language.
 type Rendered struct {
 	Locale string // of what there is
 	Text   coupon.NoticeText
-	HTML   string
+	HTML   string // if Data.Page
 	// Params are for the template of a provider: count; day, as in today; date, as 2026-11-01, and time, as 18:00, of the first end,
 	// where the end of a day is 24:00; amount, with symbols; currency, with commas if there are several; ends_at, RFC 3339.
 	Params map[string]string
@@ -195,10 +196,12 @@ func (t *Texts) render(l *locale, now time.Time, d Data, whole bool) (Rendered, 
 	if err != nil {
 		return Rendered{}, fmt.Errorf("render notice in %s: %w", l.name, err)
 	}
-	v := w.view(&d, whole)
+	v := w.view(&d, whole && d.Page)
 	r := Rendered{Locale: l.name, Text: coupon.NoticeText{Title: w.write("title", v), Text: w.write("text", v)}}
 	if whole {
 		r.Params = params(&d, &v, momentOf(now, d.EndsAt, d.Zone, false))
+	}
+	if whole && d.Page {
 		r.HTML = t.html(w, &d, &v, r.Text.Title)
 	}
 	if w.err != nil {
@@ -268,7 +271,7 @@ func (t *Texts) tryKind(l *locale, now time.Time, kind coupon.NoticeKind) error 
 		}
 	}
 	for _, d := range ds {
-		d.Kind, d.Totals = kind, []coupon.Amount{{Minor: 100, Currency: "CNY"}, {Minor: 5, Currency: "KWD"}}
+		d.Kind, d.Page, d.Totals = kind, true, []coupon.Amount{{Minor: 100, Currency: "CNY"}, {Minor: 5, Currency: "KWD"}}
 		for i := range min(d.Items, fewMost+1) {
 			d.Members = append(d.Members, coupon.Member{ExpiresAt: d.EndsAt, Value: int64(i) * 100, Currency: "CHF"})
 		}

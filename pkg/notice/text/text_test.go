@@ -213,7 +213,7 @@ func TestLocalesOfOnesOwn(t *testing.T) {
 	require.Equal(t, "22 other 1,234.56", texts.Choose(all, "de-AT").Text, "no German text of this kind: the English one")
 	require.Equal(t, "22 few 1 234,56", texts.Choose(all, "ru").Text)
 	for locale, want := range map[string]string{"de": "en", "ru": "ru", "sw": "en"} {
-		d.Locale = locale
+		d.Locale, d.Page = locale, true
 		r, err := texts.Render(d.EndsAt, d)
 		require.NoError(t, err)
 		require.Equal(t, want, r.Locale)
@@ -279,7 +279,7 @@ func TestNothingBreaksOut(t *testing.T) {
 			Kind:   rapid.SampledFrom([]coupon.NoticeKind{coupon.NoticeExpiring, coupon.NoticeExpired}).Draw(t, "kind"),
 			Offset: nasty.Draw(t, "offset"), Items: rapid.IntRange(1, 1_000_000).Draw(t, "items"), Locale: nasty.Draw(t, "locale"),
 			Zone:   time.FixedZone(nasty.Draw(t, "zone"), rapid.IntRange(-12*3600, 14*3600).Draw(t, "offset of zone")),
-			EndsAt: now.Add(time.Duration(rapid.Int64Range(-1e6, 1e9).Draw(t, "end")) * time.Second),
+			EndsAt: now.Add(time.Duration(rapid.Int64Range(-1e6, 1e9).Draw(t, "end")) * time.Second), Page: true,
 		}
 		d.LastEnd = d.EndsAt.Add(time.Duration(rapid.IntRange(0, 100_000).Draw(t, "last")) * time.Second)
 		for range rapid.IntRange(0, coupon.MembersShown).Draw(t, "members") {

@@ -54,6 +54,7 @@ const (
 	ReasonChanged  = "changed"  // item: the coupon's state or end is another now
 	ReasonAbsent   = "absent"   // item: there is no such coupon
 	ReasonRepeated = "repeated" // item: told of this coupon at this offset within a day
+	ReasonFull     = "full"     // item: its reminder's window had as many as one notice can tell of
 	ReasonSkipped  = "skipped"  // reminder that was found later than a quarter of its offset
 	ReasonStale    = "stale"    // expired: ended more than a day ago
 	ReasonLate     = "late"     // its day's notice had gone out

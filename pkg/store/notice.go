@@ -48,7 +48,7 @@ var (
 const inList = 900 // members of one IN list: beyond a thousand MariaDB loses the order of the index
 
 // CollectNotices puts the items into their users' windows, opening those that are missing and closing to more items those
-// of expired coupons that are full. A reminder makes its window due at its CloseAt at the latest, though never sooner than
+// of expired coupons that are full; reminders beyond closeItems of one window are recorded as dropped. A reminder makes its window due at its CloseAt at the latest, though never sooner than
 // Quiet after it was opened. Items whose event id is known are left out. It gives the number added; after an error
 // nothing was.
 func (s *Store) CollectNotices(ctx context.Context, r coupon.WindowRules, items []coupon.NoticeItem) (int, error) {
@@ -105,6 +105,7 @@ type window struct {
 	id                uint64
 	items             int
 	late              bool
+	told              bool // of reminders: it has an item that is not dropped
 	offset            string
 	due, notify, ends time.Time // zero: none
 }
@@ -204,6 +205,11 @@ func (c *collection) fill(ctx context.Context, items []coupon.NoticeItem) (rest 
 			rest = append(rest, *it)
 			continue
 		}
+		told := it.Dropped == ""
+		if told && key.kind != coupon.NoticeExpired && w.items >= closeItems && w.told {
+			it.Dropped, told = coupon.ReasonFull, false
+		}
+		w.told = w.told || told
 		rows = append(rows, w.id, []byte(it.EventID), it.CouponID, it.TemplateID, it.Version, it.ExpiresAt, it.Value, it.Currency, it.Dropped)
 		g := by[w]
 		if g == nil {

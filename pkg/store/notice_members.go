@@ -12,13 +12,13 @@ import (
 
 //nolint:gochecknoglobals // statements are constants
 var (
-	// A member with its coupon as it is now, wherever that is kept.
+	// A member with its coupon as it is now, wherever that is kept. Coupons of what is dropped are not looked at.
 	stmtMembers = define("notice.members", `SELECT i.window_id, i.event_id, i.coupon_id, i.template_id, i.version, i.expires_at, i.value, i.currency, i.dropped,
 		COALESCE(c.status, a.status), COALESCE(c.version, a.version), COALESCE(c.expires_at, a.expires_at), c.lock_until, UTC_TIMESTAMP(3)
 		FROM notice_item i FORCE INDEX (PRIMARY)
-		LEFT JOIN coupon c ON c.id = i.coupon_id
-		LEFT JOIN coupon_archive a ON c.id IS NULL AND a.id = i.coupon_id
-		WHERE i.window_id IN (?) ORDER BY i.window_id, i.event_id`)
+		LEFT JOIN coupon c ON i.dropped = '' AND c.id = i.coupon_id
+		LEFT JOIN coupon_archive a ON i.dropped = '' AND c.id IS NULL AND a.id = i.coupon_id
+		WHERE i.window_id IN (?) AND i.dropped <> 'full' ORDER BY i.window_id, i.event_id`)
 	// Whether a reminder at the same offset was told of the coupon, or will be, by another window. One that waits counts if it is of
 	// the same end, since that of another end will drop out.
 	stmtMembersTold = define("notice.members_told", `SELECT i.event_id FROM notice_item i FORCE INDEX (PRIMARY)
@@ -26,7 +26,7 @@ var (
 		JOIN notice_item o FORCE INDEX (notice_item_coupon) ON o.coupon_id = i.coupon_id AND o.window_id <> i.window_id AND o.dropped = ''
 		JOIN notice_window v ON v.id = o.window_id AND v.kind = w.kind AND v.remind_at = w.remind_at
 		JOIN notice n ON n.window_id = v.id AND n.state IN ('pending','sending','sent','delivered','unknown')
-		WHERE i.window_id IN (?) AND (o.expires_at = i.expires_at
+		WHERE i.window_id IN (?) AND i.dropped = '' AND (o.expires_at = i.expires_at
 			OR n.state <> 'pending' AND COALESCE(n.settled_at, UTC_TIMESTAMP(3)) > UTC_TIMESTAMP(3) - INTERVAL 1 DAY)`)
 	stmtItemDrop = define("notice.item_drop", `UPDATE notice_item SET dropped = ? WHERE event_id IN (?)`)
 )

@@ -139,6 +139,33 @@ func TestReminderWindowMovesToTheLeast(t *testing.T) {
 	require.GreaterOrEqual(t, w.due.Sub(now), 30*time.Second)
 }
 
+// A reminder's window is one notice, of as many as one transaction can look at: the rest is kept and not told.
+func TestReminderWindowTellsOfSoMany(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	now := dbNow(t, d)
+	ends := now.Add(25 * time.Hour)
+	plant(t, d, 1, 20, coupon.Unused, sqlTime(ends), "NULL")
+	skipped := reminder("u", 1, ends, now)
+	skipped.Dropped = coupon.ReasonSkipped
+	collect(t, s, atOnce(), []coupon.NoticeItem{skipped})
+	d.Exec(t, `UPDATE notice_window SET items = 20000`)
+	collect(t, s, atOnce(), []coupon.NoticeItem{reminder("u", 2, ends, now), reminder("u", 3, ends.Add(-time.Hour), now)})
+	collect(t, s, atOnce(), []coupon.NoticeItem{reminder("u", 4, ends, now), reminder("v", 5, ends, now)})
+	require.Equal(t, map[string]int{"": 2, "skipped": 1, "full": 2}, dropped(t, d))
+	got := windowsNow(t, d)
+	require.Len(t, got, 2)
+	require.Equal(t, 20_003, got[0].items)
+	require.Equal(t, ends, got[0].ends, "of what is told")
+	dueNow(t, d)
+	c := closeWindows(t, s, remindPlan())
+	require.True(t, c.More)
+	require.Equal(t, 1, c.Pending[0].Items)
+	require.Equal(t, 1, closeWindows(t, s, remindPlan()).Pending[0].Items)
+	require.Equal(t, map[string]int{"": 2, "skipped": 1, "full": 2}, dropped(t, d))
+}
+
 // What is left out opens a window that closes soon; the first that is told moves it to its hour, and the rest of the day joins.
 func TestReminderWindowOpenedByWhatIsLeftOut(t *testing.T) {
 	t.Parallel()

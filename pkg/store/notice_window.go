@@ -58,6 +58,7 @@ func (c *collection) lockWindows(ctx context.Context, keys []windowKey) error {
 				return err
 			}
 			key.user, key.slot, w.notify, w.ends = string(user), string(slot), notify.V, ends.V
+			w.told = ends.Valid
 			if !open { // closed between the two statements
 				return nil
 			}

@@ -29,7 +29,8 @@ type SweepConfig struct {
 	Budget      time.Duration `koanf:"budget"`   // the longest pass, over the due and over the locks; default 1m
 	// QuietWindows are the hours in which it works as fast as it can, such as "02:00-05:00 Asia/Shanghai"; default always.
 	QuietWindows []string `koanf:"quiet_windows"`
-	// RateOutside is how many rows a second this pod settles outside of them, in ten transactions at least; default 500.
+	// RateOutside is how many rows a second this pod settles outside of them at most, in ten transactions at least and in no more
+	// than a fifth of the time; default 100.
 	RateOutside int `koanf:"rate_outside"`
 }
 
@@ -59,7 +60,7 @@ func DefaultConfig() Config {
 		DrainRate:  5000,
 		Sweep: SweepConfig{
 			Grace: time.Minute, OutageGrace: 10 * time.Second, Interval: 5 * time.Second, Batch: 500, Budget: time.Minute,
-			QuietWindows: []string{quiet.Always}, RateOutside: 500,
+			QuietWindows: []string{quiet.Always}, RateOutside: 100,
 		},
 	}
 }

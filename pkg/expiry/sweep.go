@@ -35,12 +35,18 @@ type Sweeper struct {
 	away   time.Time    // since when it cannot; zero: it can
 	slowly *rate.Limiter
 	size   int // rows of a transaction in this round
+	rests  int // of this round: for how many times as long as a batch took nothing is done after it
 	known  refused
 }
 
 // portions is into how many transactions the work of a second is cut outside of the quiet hours: a large one holds up
 // every commit behind it, and orders go on beside it.
 const portions = 10
+
+// rests is for how many times as long as a batch took the sweep stands still after it, outside of the quiet hours. So it takes a
+// fifth of the time at most, whatever a batch costs (one with rows that cannot be changed is many transactions), and gives way
+// where the database has become slow.
+const rests = 4
 
 func (c SweepConfig) portion() int { return min(c.Batch, max(1, c.RateOutside/portions)) }
 
@@ -117,11 +123,12 @@ func (s *Sweeper) Once(ctx context.Context) (Swept, error) {
 		total.Cutoff = mark
 	}
 	total.Cutoff = total.Cutoff.Add(-s.grace(time.Now()))
-	limits, mode, size := []*rate.Limiter{s.limit}, modeFull, s.config.Batch
+	limits, mode := []*rate.Limiter{s.limit}, modeFull
+	s.size, s.rests = s.config.Batch, 0
 	if !s.config.Quiet(now) {
-		limits, mode, size = append(limits, s.slowly), modeReduced, s.config.portion()
+		limits, mode = append(limits, s.slowly), modeReduced
+		s.size, s.rests = s.config.portion(), rests
 	}
-	s.size = size
 	s.core.pulse.Mode(mode)
 	for _, locks := range []bool{false, true} {
 		done, err := s.pass(ctx, locks, total.Cutoff, limits)
@@ -148,6 +155,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits
 			}
 		}
 		var done Swept
+		began := time.Now()
 		done, at, err = s.batch(bounded, locks, cutoff, at)
 		total.add(done)
 		if err != nil {
@@ -156,6 +164,10 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits
 		more = done.More
 		for _, limit := range limits {
 			limit.ReserveN(time.Now(), min(done.rows, s.size))
+		}
+		if done.rows > 0 && lifecycle.Sleep(bounded, time.Duration(s.rests)*time.Since(began)) != nil {
+			total.More = true
+			return total, ctx.Err() //nolint:wrapcheck // nil: the time is up
 		}
 	}
 	total.More = false

@@ -1,6 +1,7 @@
 package expiry_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +44,38 @@ func TestSweepIsSlowOutsideOfItsQuietHours(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, rest.More)
 		require.Equal(t, overdue, done.Expired+rest.Expired, "and each once")
+	})
+}
+
+// slowShelf takes its time for every batch.
+type slowShelf struct {
+	*shelf
+	takes time.Duration
+}
+
+func (s slowShelf) SweepBatch(
+	ctx context.Context, locks bool, cutoff time.Time, from coupon.Cursor, limit int, allow func(time.Time) error,
+) (coupon.Swept, error) {
+	<-time.After(s.takes)
+	return s.shelf.SweepBatch(ctx, locks, cutoff, from, limit, allow)
+}
+
+// Outside of the quiet hours it takes a fifth of the time at most, however slow the database is and whatever the rate allows.
+func TestSweepGivesWayToASlowDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := expiry.DefaultConfig().Sweep
+		c.Grace, c.OutageGrace, c.Budget, c.RateOutside, c.QuietWindows = 0, 0, 19*time.Second, 1000, []string{"never"}
+		s := slowShelf{&shelf{table: table{now: time.Now(), rows: map[uint64]*coupon.Row{}}}, time.Second}
+		for id := uint64(1); id <= 5000; id++ {
+			end := time.Now().Add(-time.Hour)
+			s.rows[id] = &coupon.Row{ID: id, Status: coupon.Unused, Version: 1, ExpiresAt: end, DueAt: end}
+		}
+		core := expiry.NewCore(s, clock.NewGuard(2*time.Second, time.Now), prometheus.NewRegistry())
+		done, err := expiry.NewSweeper(c, s, core, nil, rate.NewLimiter(rate.Inf, 0), zap.NewNop()).Once(t.Context())
+		require.NoError(t, err)
+		require.True(t, done.More)
+		require.Equal(t, 4*100, done.Expired, "four batches of a second each, of 19 seconds")
 	})
 }
 

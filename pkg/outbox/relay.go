@@ -59,6 +59,9 @@ const (
 	backoffMax = 5 * time.Second
 	// foreignFor is how long, after rows of other processes came by, more of them are expected.
 	foreignFor = 5 * time.Second
+	// gather is how long after the beginning of a round that found little the next one begins: a round for every commit costs the
+	// database and the broker more than the commit did.
+	gather = 25 * time.Millisecond
 )
 
 // Relay moves the outbox to the broker. Run it once.
@@ -148,6 +151,7 @@ func (r *Relay) loop(ctx, work context.Context) {
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = backoffMin, backoffMax, 2
 	woken := true
 	for ctx.Err() == nil {
+		began := r.deps.Now()
 		sent, more, err := r.round(ctx, work)
 		switch {
 		case ctx.Err() != nil:
@@ -163,7 +167,11 @@ func (r *Relay) loop(ctx, work context.Context) {
 			r.foreign = r.deps.Now()
 		}
 		woken = sent > 0 // what is found right after was committed meanwhile
-		if sent == 0 && !more {
+		switch {
+		case more:
+		case sent > 0:
+			_ = lifecycle.Sleep(ctx, gather-r.deps.Now().Sub(began))
+		default:
 			woken = r.idle(ctx)
 		}
 	}

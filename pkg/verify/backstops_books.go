@@ -209,7 +209,14 @@ func (w *backstops) archive(ctx context.Context, t *tally) error {
 		}
 		var b beside
 		perSecond, err = w.archived(ctx, s, "beside_", next, end, nil, func(p *os.Process) (time.Duration, error) {
-			b, err = s.beside(ctx, w, template, func() error { return p.Signal(syscall.SIGSTOP) }, func() error { return p.Signal(syscall.SIGCONT) })
+			b, err = s.beside(ctx, w, template, company{
+				pause:  func() error { return p.Signal(syscall.SIGSTOP) },
+				resume: func() error { return p.Signal(syscall.SIGCONT) },
+				done: func() (int, error) {
+					left, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE id >= ? AND id < ?", next, end)
+					return end - next - left, err
+				},
+			})
 			return b.paused, err
 		})
 		if err != nil {

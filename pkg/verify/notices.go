@@ -18,7 +18,7 @@ func reachOf(scale string) (reach, error) {
 	case ScaleSmall:
 		return reach{users: 2000, ended: 1500, backlog: 60_000}, nil
 	case ScaleFull:
-		return reach{users: 20_000, ended: 3000, backlog: 300_000}, nil
+		return reach{users: 20_000, ended: 6000, backlog: 300_000}, nil
 	default:
 		return reach{}, fmt.Errorf("scale: must be %s or %s, got %q", ScaleSmall, ScaleFull, scale)
 	}

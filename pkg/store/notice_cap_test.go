@@ -75,7 +75,7 @@ func TestCaps(t *testing.T) {
 		{WindowID: first[1].WindowID, Attempt: 1, State: coupon.NoticeUnknown},
 	})
 	require.EqualValues(t, 1, count(10))
-	_, err := s.NoticeReceipt(t.Context(), first[1].WindowID, coupon.ChannelSMS, false, "", time.Now())
+	_, err := noticeReceipt(t, s, first[1].WindowID, coupon.ChannelSMS, false, "", time.Now())
 	require.NoError(t, err)
 	require.EqualValues(t, 0, count(10))
 

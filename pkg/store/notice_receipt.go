@@ -18,15 +18,6 @@ var (
 
 const receiptRows = 100 // of one transaction: they hold their rows for as long as it takes
 
-// NoticeReceipt is NoticeReceipts of one.
-func (s *Store) NoticeReceipt(ctx context.Context, window uint64, channel coupon.Channel, delivered bool, reason string, at time.Time) (known bool, err error) {
-	all, err := s.NoticeReceipts(ctx, []coupon.Receipt{{WindowID: window, Channel: channel, Delivered: delivered, Reason: reason, At: at}})
-	if err != nil {
-		return false, err
-	}
-	return all[0], nil
-}
-
 // NoticeReceipts records what providers say of notices that they took. Delivered is the last word, also after a failure; a
 // failure of one that was not delivered lets the next channel tell. Repeats change nothing. Of each it is said whether such a
 // notice was ever handed out. They are recorded a hundred in a transaction: after an error some may be, and the same again

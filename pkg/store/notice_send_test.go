@@ -185,10 +185,10 @@ func TestAnUnknownSMSIsNeverSentAgain(t *testing.T) {
 	require.Zero(t, settled, "a pod that was too slow records nothing")
 
 	// The provider knows.
-	known, err := s.NoticeReceipt(t.Context(), ns[0].WindowID, coupon.ChannelSMS, true, "", time.Now())
+	known, err := noticeReceipt(t, s, ns[0].WindowID, coupon.ChannelSMS, true, "", time.Now())
 	require.NoError(t, err)
 	require.True(t, known)
-	known, err = s.NoticeReceipt(t.Context(), ns[1].WindowID, coupon.ChannelSMS, false, "unreachable", time.Now())
+	known, err = noticeReceipt(t, s, ns[1].WindowID, coupon.ChannelSMS, false, "unreachable", time.Now())
 	require.NoError(t, err)
 	require.True(t, known)
 	require.Equal(t, map[string]int{"sms pending": 1, "sms delivered": 1, "sms failed unreachable": 1, "email pending": 1}, states(t, d))
@@ -261,7 +261,7 @@ func TestFallbackOnce(t *testing.T) {
 	errs := make([]error, 4)
 	for i := range errs {
 		wg.Go(func() {
-			_, errs[i] = s.NoticeReceipt(t.Context(), email[0].WindowID, coupon.ChannelEmail, false, "bounced", time.Now())
+			_, errs[i] = noticeReceipt(t, s, email[0].WindowID, coupon.ChannelEmail, false, "bounced", time.Now())
 		})
 	}
 	wg.Wait()
@@ -280,7 +280,7 @@ func TestReceipts(t *testing.T) {
 	s := d.Store(t)
 	ns := sending(t, d, s, 3, chain(coupon.ChannelSMS, coupon.ChannelEmail))
 	receipt := func(window uint64, delivered bool) bool {
-		known, err := s.NoticeReceipt(t.Context(), window, coupon.ChannelSMS, delivered, "x", time.Now().Add(time.Hour))
+		known, err := noticeReceipt(t, s, window, coupon.ChannelSMS, delivered, "x", time.Now().Add(time.Hour))
 		require.NoError(t, err)
 		return known
 	}
@@ -329,4 +329,13 @@ func TestClaimIsBoundedByMembers(t *testing.T) {
 		require.Equal(t, want.windows, got)
 		require.Equal(t, want.more, more)
 	}
+}
+
+func noticeReceipt(t *testing.T, s *store.Store, window uint64, channel coupon.Channel, delivered bool, reason string, at time.Time) (bool, error) {
+	t.Helper()
+	known, err := s.NoticeReceipts(t.Context(), []coupon.Receipt{{WindowID: window, Channel: channel, Delivered: delivered, Reason: reason, At: at}})
+	if err != nil {
+		return false, err
+	}
+	return known[0], nil
 }

@@ -92,8 +92,8 @@ func (s *Store) know(ctx context.Context, name string, users []string, learn fun
 			k := &known[i]
 			before := maps.Clone(k.Decisions)
 			learn(k, now)
-			rows = append(rows, []byte(k.UserID), k.Locale, k.Zone, bytesOrEmpty(k.Sealed), k.Key, orNull(k.ProfileAt), orNull(k.LoginAt), orNull(k.BrowseAt),
-				orNull(k.CartAt), orNull(k.OrderedAt), orNull(k.DeletedAt))
+			rows = append(rows, []byte(k.UserID), k.Locale, k.Zone, bytesOrEmpty(k.Sealed), k.Key, instantOrNull(k.ProfileAt), instantOrNull(k.LoginAt), instantOrNull(k.BrowseAt),
+				instantOrNull(k.CartAt), instantOrNull(k.OrderedAt), instantOrNull(k.DeletedAt))
 			for of, o := range k.Decisions {
 				if before[of] != o {
 					decided = append(decided, []byte(k.UserID), o.Channel, o.Kind, o.Out, o.Source, o.At)
@@ -156,11 +156,4 @@ func bytesOrEmpty(b []byte) []byte {
 		return []byte{}
 	}
 	return b
-}
-
-func orNull(at time.Time) any {
-	if at.IsZero() {
-		return nil
-	}
-	return at
 }

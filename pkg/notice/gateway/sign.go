@@ -36,21 +36,15 @@ func Sign(keyID string, key secret.String, h http.Header, body []byte, now time.
 	h.Set(HeaderSignature, signature(key, stamp, body))
 }
 
-// Verify checks the signature of a request by one of several keys, so that they can be rotated. Errors wrap ErrSignature and
-// say which part is wrong; none of them shows what was sent. A request may be repeated within the window: what it asks for
-// must be the same twice.
-func Verify(keys map[string]secret.String, h http.Header, body []byte, now time.Time) error {
-	_, err := Keys(keys).Verify(h, body, now)
-	return err
-}
-
 // Keys are those by which others may sign, by their ids.
 type Keys map[string]secret.String
 
 // Key names the key that a request says it is signed by, before anything is checked; empty if it does not say.
 func (Keys) Key(h http.Header) string { return h.Get(HeaderKey) }
 
-// Verify is Verify by these keys; it gives the signature's instant, too.
+// Verify checks the signature of a request by one of the keys, of which there may be several so that they can be rotated, and gives
+// its instant. Errors wrap ErrSignature and say which part is wrong; none of them shows what was sent. A request may be repeated
+// within the window: what it asks for must be the same twice.
 func (k Keys) Verify(h http.Header, body []byte, now time.Time) (signed time.Time, err error) {
 	keyID, stamp, given := h.Values(HeaderKey), h.Values(HeaderTimestamp), h.Values(HeaderSignature)
 	if len(keyID) != 1 || len(stamp) != 1 || len(given) != 1 {

@@ -22,6 +22,7 @@ type noticePolicy struct {
 	Offset   string   `placeholder:"OFFSET" help:"Of expiring: the reminder's offset, such as -1d."`
 	Ends     string   `required:"" placeholder:"TIME" help:"When the coupons end: RFC 3339 with a zone."`
 	Value    []string `placeholder:"SUM" help:"What they are worth together, in minor units of a currency: 5000CNY is 50.00. Again for another currency."`
+	Template []uint64 `placeholder:"ID" help:"A template that they are of. Again for another."`
 	Count    int      `default:"1" help:"How many coupons."`
 	At       string   `placeholder:"TIME" help:"When it is decided. Now by default."`
 	Zone     string   `placeholder:"ZONE" help:"The user's zone, whatever is stored."`
@@ -92,7 +93,7 @@ func (c *noticePolicy) Run(ctx context.Context, s *system) error {
 
 // closed is the window that the flags describe.
 func (c *noticePolicy) closed() (*coupon.Closed, time.Time, error) {
-	closed := &coupon.Closed{UserID: c.User, Kind: coupon.NoticeKind(c.Kind), Offset: c.Offset, Items: c.Count, Late: c.Late}
+	closed := &coupon.Closed{UserID: c.User, Kind: coupon.NoticeKind(c.Kind), Offset: c.Offset, Items: c.Count, Late: c.Late, Of: slices.Compact(slices.Sorted(slices.Values(c.Template)))}
 	var errs []error
 	instantOf := func(flag, text string) time.Time {
 		at, reason := parseInstant(text)
@@ -260,6 +261,9 @@ func ruleMatches(i int, r policy.Rule) string {
 	}
 	if r.MinValue > 0 {
 		parts = append(parts, "worth "+money(r.MinValue, r.Currency)+" or more")
+	}
+	if len(r.Templates) > 0 {
+		parts = append(parts, "with a coupon of template "+strings.Trim(fmt.Sprint(r.Templates), "[]"))
 	}
 	return strings.Join(parts, " ") + ": " + strings.Join(r.Channels, ", ")
 }

@@ -157,6 +157,7 @@ type Closed struct {
 	Items    int       // members that stand; zero: nothing is left to tell
 	Reason   string    // if Items is zero: why
 	Totals   []Amount  // of those, by currency, in its order
+	Of       []uint64  // the templates of those, in order, each once
 	NotifyAt time.Time // reminders: the least of the members'
 	EndsAt   time.Time // the least of the members' ends
 	LastEnd  time.Time // the greatest

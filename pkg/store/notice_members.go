@@ -159,6 +159,11 @@ func closedWindow(kind coupon.NoticeKind, w *claimed, rows, standing []*memberRo
 		return c
 	}
 	c.Totals, c.EndsAt, c.LastEnd = sumOf(standing)
+	for _, m := range standing {
+		c.Of = append(c.Of, m.TemplateID)
+	}
+	slices.Sort(c.Of)
+	c.Of = slices.Compact(c.Of)
 	// The least of those that stand: the row has the least of all.
 	if o, err := coupon.ParseOffset(w.offset); err == nil && !o.Local {
 		c.NotifyAt = c.EndsAt.Add(-o.Before)

@@ -229,7 +229,7 @@ func TestReminderStandsOnlyIfTheCouponIsUnusedAndEndsThen(t *testing.T) {
 		case 5:
 			it.ExpiresAt = now.Add(-time.Second)
 		case 7:
-			it.Currency, it.Value = "AED", 70
+			it.Currency, it.Value, it.TemplateID = "AED", 70, 8
 		case 9:
 			it.ExpiresAt = ends.Add(time.Hour)
 		}
@@ -246,6 +246,7 @@ func TestReminderStandsOnlyIfTheCouponIsUnusedAndEndsThen(t *testing.T) {
 	c := asked[0]
 	require.Equal(t, 4, c.Items, "2 7 8 9")
 	require.Equal(t, []coupon.Amount{{Minor: 70, Currency: "AED"}, {Minor: 1500, Currency: "CNY"}}, c.Totals)
+	require.Equal(t, []uint64{1, 8}, c.Of)
 	require.Equal(t, ends, c.EndsAt)
 	require.Equal(t, ends.Add(time.Hour), c.LastEnd)
 	require.Equal(t, ends.Add(-24*time.Hour), c.NotifyAt)

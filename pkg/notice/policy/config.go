@@ -32,6 +32,9 @@ type Rule struct {
 	Offsets  []string `koanf:"offsets"`   // of reminders, by their names, such as -1d
 	MinValue int64    `koanf:"min_value"` // the notice's coupons of the currency are worth so much together, in minor units
 	Currency string   `koanf:"currency"`
+	// Templates are ids: a coupon of one of them, at least, is among the notice's. What else it tells of goes by the same rule, since
+	// one notice tells of all coupons that end on a day.
+	Templates []uint64 `koanf:"templates"`
 	// Channels are the routes: each gets a notice. A route is one channel, or a chain such as sms>push>email: the first that is
 	// permitted, and the next if it fails.
 	Channels []string `koanf:"channels"`
@@ -70,10 +73,11 @@ func DefaultConfig() Config {
 }
 
 const (
-	maxRules   = 64
-	chainMark  = ">"
-	capMost    = 1000
-	yearOfDays = 366 * wholeDay
+	maxRules     = 64
+	maxTemplates = 1000 // of one rule
+	chainMark    = ">"
+	capMost      = 1000
+	yearOfDays   = 366 * wholeDay
 )
 
 var currencyPattern = regexp.MustCompile(`^[A-Z]{3}$`)
@@ -153,6 +157,12 @@ func (r Rule) faults(path string) (errs []error) {
 		bad(".currency: must be three capital letters where min_value is given, got %q", r.Currency)
 	case r.MinValue == 0 && r.Currency != "":
 		bad(".currency: goes with min_value, got %q", r.Currency)
+	}
+	if len(r.Templates) > maxTemplates {
+		bad(".templates: must be at most %d, got %d", maxTemplates, len(r.Templates))
+	}
+	if slices.Contains(r.Templates, 0) {
+		bad(".templates[%d]: must be a template's id, got 0", slices.Index(r.Templates, 0))
 	}
 	if len(r.Channels) == 0 {
 		bad(".channels: must name one at least, got none")

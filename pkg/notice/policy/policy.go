@@ -118,21 +118,28 @@ func (p *Policy) Zone(prof *coupon.Profile) *time.Location {
 	return zone
 }
 
-// matches goes by kind and offset; worth by matchesWorth.
+// matches goes by kind and offset, which are known before a window closes; matchesCoupons by the rest.
 func (r *rule) matches(kind coupon.NoticeKind, offset string) bool {
 	return (len(r.Kinds) == 0 || slices.Contains(r.Kinds, string(kind))) && (len(r.Offsets) == 0 || slices.Contains(r.Offsets, offset))
 }
 
-func (r *rule) matchesWorth(totals []coupon.Amount) bool {
-	return r.MinValue == 0 || slices.ContainsFunc(totals, func(a coupon.Amount) bool {
+func (r *rule) matchesCoupons(c *coupon.Closed) bool {
+	worth := r.MinValue == 0 || slices.ContainsFunc(c.Totals, func(a coupon.Amount) bool {
 		return a.Currency == r.Currency && a.Minor >= r.MinValue
 	})
+	return worth && (len(r.Templates) == 0 || slices.ContainsFunc(r.Templates, func(id uint64) bool {
+		_, among := slices.BinarySearch(c.Of, id)
+		return among
+	}))
 }
+
+// whatever reports whether no coupon makes a difference to it.
+func (r *rule) whatever() bool { return r.MinValue == 0 && len(r.Templates) == 0 }
 
 // ruleFor is the first that matches; the last of them matches all.
 func (p *Policy) ruleFor(c *coupon.Closed) *rule {
 	for i := range p.rules {
-		if r := &p.rules[i]; r.matches(c.Kind, c.Offset) && r.matchesWorth(c.Totals) {
+		if r := &p.rules[i]; r.matches(c.Kind, c.Offset) && r.matchesCoupons(c) {
 			return r
 		}
 	}
@@ -140,7 +147,7 @@ func (p *Policy) ruleFor(c *coupon.Closed) *rule {
 }
 
 // CloseAt is when the window of such a reminder has to be closed: the earliest instant at which a channel may have to send,
-// whatever the coupons are worth together. Of what is told after the end it is notifyAt.
+// whichever the coupons are. Of what is told after the end it is notifyAt.
 func (p *Policy) CloseAt(kind coupon.NoticeKind, offset string, notifyAt, endsAt time.Time, prof *coupon.Profile) time.Time {
 	at := notifyAt.UTC()
 	if kind != coupon.NoticeExpiring || !notifyAt.Before(endsAt) {
@@ -159,8 +166,8 @@ func (p *Policy) CloseAt(kind coupon.NoticeKind, offset string, notifyAt, endsAt
 				}
 			}
 		}
-		if r.MinValue == 0 {
-			break // matches whatever the worth
+		if r.whatever() {
+			break
 		}
 	}
 	return at

@@ -243,6 +243,33 @@ func TestChannelsThatAreNotHere(t *testing.T) {
 	require.ErrorContains(t, err, "needs a channel")
 }
 
+// A template has channels of its own, which a digest with one of its coupons goes by.
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	c := policy.DefaultConfig()
+	c.Quiet = nil
+	c.Rules = []policy.Rule{
+		{Templates: []uint64{9, 7}, Channels: []string{"email"}},
+		{Channels: []string{"push"}},
+	}
+	p, err := policy.New(c, coupon.Channels())
+	require.NoError(t, err)
+	now := at(t, "2026-10-20T00:00:00Z")
+	for _, tc := range []struct {
+		of   []uint64
+		want coupon.Channel
+	}{
+		{nil, coupon.ChannelPush},
+		{[]uint64{1, 8, 10}, coupon.ChannelPush},
+		{[]uint64{1, 7, 10}, coupon.ChannelEmail},
+		{[]uint64{9}, coupon.ChannelEmail},
+	} {
+		d := p.Decide(now, &coupon.Closed{Kind: coupon.NoticeExpired, Items: 3, Of: tc.of, EndsAt: now})
+		require.Len(t, d.Notices, 1)
+		require.Equal(t, tc.want, d.Notices[0].Channel, tc.of)
+	}
+}
+
 func TestCloseAt(t *testing.T) {
 	t.Parallel()
 	p := newPolicy(t, policy.DefaultConfig())
@@ -357,6 +384,8 @@ func TestConfig(t *testing.T) {
 			{MinValue: 1, Currency: "yuan", Channels: []string{"inbox"}},
 			{Currency: "CNY", Channels: []string{"sms> push", "inbox>"}},
 			{Kinds: []string{"expired"}, Offsets: []string{"-1d"}, Channels: []string{"inbox", "inbox"}},
+			{Templates: []uint64{7, 0}, Channels: []string{"inbox"}},
+			{Templates: make([]uint64, 1001), Channels: []string{"inbox"}},
 		},
 	}
 	err := c.Validate()
@@ -373,6 +402,8 @@ func TestConfig(t *testing.T) {
 		`rules[3].channels[1]: must be of [inbox popup email sms push log], or a chain of them with >, got "inbox>"`,
 		"rules[4].offsets: goes with kinds [expiring] alone, got kinds [expired]",
 		`rules[4].channels[1]: a rule names a channel once, got "inbox" again`,
+		"rules[5].templates[1]: must be a template's id, got 0",
+		"rules[6].templates: must be at most 1000, got 1001",
 		"quiet.inbox: must be of [sms push email]; the others disturb nobody",
 		`quiet.sms: must be HH:MM-HH:MM, such as 21:00-08:00, or never: no two times in "late"`,
 		"margin: must be between 1m0s and 6h0m0s, got 0s",

@@ -76,6 +76,9 @@ func drawRules(t *rapid.T) []policy.Rule {
 		if rapid.Bool().Draw(t, "by worth") {
 			r.MinValue, r.Currency = rapid.Int64Range(1, 10_000).Draw(t, "worth"), rapid.SampledFrom([]string{"CNY", "USD"}).Draw(t, "currency")
 		}
+		if rapid.Bool().Draw(t, "by template") {
+			r.Templates = rapid.SliceOfN(rapid.Uint64Range(1, 6), 1, 3).Draw(t, "templates")
+		}
 		chs := rapid.Permutation(coupon.Channels()).Draw(t, "channels")
 		open := true
 		for _, ch := range chs[:rapid.IntRange(1, len(chs)).Draw(t, "how many")] {
@@ -120,6 +123,7 @@ func drawProfile(t *rapid.T, zone *time.Location, now time.Time) coupon.Profile 
 func drawClosed(t *rapid.T, zone *time.Location) (now time.Time, c *coupon.Closed) {
 	end := drawInstant(t, zone).Truncate(time.Second)
 	c = &coupon.Closed{WindowID: 1, UserID: "u", Items: rapid.IntRange(0, 3).Draw(t, "items"), EndsAt: end, LastEnd: end}
+	c.Of = slices.Compact(slices.Sorted(slices.Values(rapid.SliceOfN(rapid.Uint64Range(1, 6), 0, 3).Draw(t, "of"))))
 	if c.Items > 0 {
 		c.Totals = []coupon.Amount{{Minor: rapid.Int64Range(0, 20_000).Draw(t, "worth"), Currency: rapid.SampledFrom([]string{"CNY", "USD"}).Draw(t, "of")}}
 	} else {
@@ -233,7 +237,8 @@ func wantChannels(config policy.Config, c *coupon.Closed, configured []coupon.Ch
 				worth = a.Minor
 			}
 		}
-		if r.Kinds[0] == string(c.Kind) && (r.Offsets == nil || r.Offsets[0] == c.Offset) && worth >= r.MinValue {
+		if r.Kinds[0] == string(c.Kind) && (r.Offsets == nil || r.Offsets[0] == c.Offset) && worth >= r.MinValue &&
+			(len(r.Templates) == 0 || slices.ContainsFunc(c.Of, func(id uint64) bool { return slices.Contains(r.Templates, id) })) {
 			rule = r
 			break
 		}

@@ -27,6 +27,11 @@ var (
 		WHERE user_id = ? AND display = 'popup' AND read_at IS NULL AND valid_until > UTC_TIMESTAMP(3) LIMIT 1) p`)
 	stmtPopupLock = define("read.popup_lock", `SELECT id, window_id, display, kind, items, texts, created_at, valid_until, read_at FROM inbox FORCE INDEX (inbox_waiting)
 		WHERE user_id = ? AND display = 'popup' AND read_at IS NULL AND valid_until > UTC_TIMESTAMP(3) ORDER BY valid_until LIMIT ? FOR UPDATE SKIP LOCKED`)
+	// Of each window that has members: whether one of them is still to end as was said (2), or is locked for an order and may be again (1).
+	stmtPopupStands = define("read.popup_stands", `SELECT i.window_id, MAX(CASE WHEN c.id IS NULL OR c.status NOT IN (1, 2) THEN 0
+		WHEN c.status = 1 OR c.lock_until <= UTC_TIMESTAMP(3) THEN 2 ELSE 1 END)
+		FROM notice_item i FORCE INDEX (PRIMARY) LEFT JOIN coupon c ON c.id = i.coupon_id AND c.expires_at = i.expires_at
+		WHERE i.window_id IN (?) AND i.dropped = '' GROUP BY i.window_id`)
 	stmtPopupHand = define("read.popup_hand", `UPDATE inbox FORCE INDEX (PRIMARY) SET handed_at = UTC_TIMESTAMP(3), read_at = UTC_TIMESTAMP(3)
 		WHERE user_id = ? AND read_at IS NULL AND id IN (?)`)
 )
@@ -47,7 +52,7 @@ func (s *Store) Inbox(ctx context.Context, user string, before uint64, limit int
 			return err
 		}
 		if before = it.ID; !it.Popup {
-			items = append(items, it)
+			items = append(items, it.InboxItem)
 		}
 		return err
 	}, []byte(user), before, limit+1)
@@ -57,20 +62,19 @@ func (s *Store) Inbox(ctx context.Context, user string, before uint64, limit int
 	return items, next, nil
 }
 
-func scanInbox(r *sql.Rows) (coupon.InboxItem, error) {
-	var it coupon.InboxItem
-	var window uint64
+func scanInbox(r *sql.Rows) (inboxRow, error) {
+	var it inboxRow
 	var display string
 	var texts []byte
 	var read sql.Null[time.Time]
-	if err := r.Scan(&it.ID, &window, &display, &it.Kind, &it.Items, &texts, &it.CreatedAt, &it.ValidUntil, &read); err != nil {
+	if err := r.Scan(&it.ID, &it.window, &display, &it.Kind, &it.Items, &texts, &it.CreatedAt, &it.ValidUntil, &read); err != nil {
 		return it, err //nolint:wrapcheck // by query
 	}
 	channel := coupon.ChannelInbox
 	if it.Popup = display == displayPopup; it.Popup {
 		channel = coupon.ChannelPopup
 	}
-	it.NoticeID, it.ReadAt = coupon.NoticeID(window, channel), read.V
+	it.NoticeID, it.ReadAt = coupon.NoticeID(it.window, channel), read.V
 	if err := json.Unmarshal(texts, &it.Texts); err != nil {
 		return it, fmt.Errorf("texts of an inbox row: %w", err)
 	}
@@ -106,7 +110,8 @@ func (s *Store) InboxRead(ctx context.Context, user string, ids []uint64, upTo u
 }
 
 // TakePopups hands out the user's popups that were not handed out before and are still of use, those that end first. Of
-// callers at the same time one gets each.
+// callers at the same time one gets each. A reminder none of whose coupons is to end any more as it says is not handed out; while
+// the last of them is locked for an order it waits.
 func (s *Store) TakePopups(ctx context.Context, user string, limit int) ([]coupon.InboxItem, error) {
 	waiting := 0
 	if err := s.queryRow(ctx, s.sql, stmtPopupAny, []any{&waiting}, []byte(user)); err != nil || waiting == 0 {
@@ -116,14 +121,30 @@ func (s *Store) TakePopups(ctx context.Context, user string, limit int) ([]coupo
 	err := s.tx(ctx, "take popups", func(ctx context.Context, tx *txn) error {
 		items = nil
 		var ids []any
-		err := s.query(ctx, tx, stmtPopupLock, func(r *sql.Rows) error {
-			it, err := scanInbox(r)
-			items = append(items, it)
-			ids = append(ids, it.ID)
+		found, windows, err := s.lockPopups(ctx, tx, user, limit)
+		if err != nil || len(found) == 0 {
 			return err
-		}, []byte(user), limit)
+		}
+		stands := make(map[uint64]int)
+		err = s.query(ctx, tx, stmtPopupStands.in(len(windows)), func(r *sql.Rows) error {
+			var window uint64
+			var how int
+			err := r.Scan(&window, &how)
+			stands[window] = how
+			return err
+		}, windows...)
 		if err != nil {
 			return err
+		}
+		for i := range found {
+			how, known := stands[found[i].window]
+			if known && how == 1 && found[i].Kind == coupon.NoticeExpiring {
+				continue
+			}
+			ids = append(ids, found[i].ID)
+			if !known || how == 2 || found[i].Kind != coupon.NoticeExpiring {
+				items = append(items, found[i].InboxItem)
+			}
 		}
 		return s.updateExactly(ctx, tx, stmtPopupHand, []any{[]byte(user)}, ids)
 	})
@@ -131,4 +152,19 @@ func (s *Store) TakePopups(ctx context.Context, user string, limit int) ([]coupo
 		return nil, err
 	}
 	return items, nil
+}
+
+// inboxRow is a row with the window that it is of.
+type inboxRow struct {
+	coupon.InboxItem
+	window uint64
+}
+
+func (s *Store) lockPopups(ctx context.Context, tx querier, user string, limit int) (found []inboxRow, windows []any, err error) {
+	err = s.query(ctx, tx, stmtPopupLock, func(r *sql.Rows) error {
+		row, err := scanInbox(r)
+		found, windows = append(found, row), append(windows, row.window)
+		return err
+	}, []byte(user), limit)
+	return found, windows, err
 }

@@ -134,3 +134,41 @@ func TestInboxAndPopupOfOneWindow(t *testing.T) {
 	require.Len(t, popups, 1)
 	require.Equal(t, map[string]int{"inbox sent": 2, "popup sent": 2}, states(t, d))
 }
+
+// A pop-up says that coupons are about to end: one whose coupons were used meanwhile says nothing true, and one whose coupon an
+// order has locked may yet.
+func TestPopupsOfWhatWillNotEnd(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	now := dbNow(t, d)
+	ends := now.Add(25 * time.Hour)
+	plant(t, d, 1, 5, coupon.Unused, sqlTime(ends), "NULL")
+	collect(t, s, atOnce(), []coupon.NoticeItem{
+		reminder("stands", 1, ends, now), reminder("stands", 2, ends, now), reminder("used", 3, ends, now), reminder("locked", 4, ends, now),
+		reminder("moved", 5, ends, now),
+	})
+	dueNow(t, d)
+	var ns []coupon.Notice
+	for range 4 {
+		ns = append(ns, closeWindows(t, s, remindPlan(coupon.ChannelPopup)).Pending...)
+	}
+	require.Len(t, ns, 4)
+	_, err := s.DeliverInbox(t.Context(), entries(ns, ends))
+	require.NoError(t, err)
+	d.Exec(t, `UPDATE coupon SET status = 3 WHERE id IN (1, 3)`)
+	d.Exec(t, `UPDATE coupon SET status = 2, lock_until = UTC_TIMESTAMP(3) + INTERVAL 1 HOUR WHERE id = 4`)
+	d.Exec(t, `UPDATE coupon SET expires_at = expires_at + INTERVAL 1 DAY WHERE id = 5`)
+	take := func(user string) int {
+		items, err := s.TakePopups(t.Context(), user, 5)
+		require.NoError(t, err)
+		return len(items)
+	}
+	for user, want := range map[string]int{"stands": 1, "used": 0, "locked": 0, "moved": 0} {
+		require.Equal(t, want, take(user), user)
+		require.Zero(t, take(user), user)
+	}
+	d.Exec(t, `UPDATE coupon SET lock_until = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE id = 4`)
+	require.Equal(t, 1, take("locked"), "its lock has run out")
+	require.Zero(t, take("locked"))
+}

@@ -2,6 +2,7 @@ package notice_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,9 +69,17 @@ func TestNothingLeavesAfterItsTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBook() // a bubble's clock begins at midnight UTC
 				b.wrong, b.slow = wrong, 2*time.Second
+				var mu sync.Mutex
 				cut := make(map[uint64]time.Time)
+				cutOf := func(window uint64) time.Time {
+					mu.Lock()
+					defer mu.Unlock()
+					return cut[window]
+				}
 				sms := &far{name: coupon.ChannelSMS, once: true, does: func(ctx context.Context, m notice.Message) notice.Result {
 					<-ctx.Done()
+					mu.Lock()
+					defer mu.Unlock()
 					cut[m.Window] = time.Now()
 					return notice.Result{Outcome: notice.Unknown, Reason: "timeout"}
 				}}
@@ -82,17 +91,17 @@ func TestNothingLeavesAfterItsTime(t *testing.T) {
 				stop := running(t, p.sender.Run)
 				b.put(coupon.Notice{WindowID: 1, Channel: coupon.ChannelSMS, UserID: "u", NotAfter: start.Add(8 * time.Second)})
 				pass(48 * time.Second)
-				require.WithinDuration(t, start.Add(6*time.Second), cut[1], 2*time.Second, "before the end, by as long as the database took at most")
-				require.True(t, cut[1].Before(start.Add(8*time.Second)))
+				require.WithinDuration(t, start.Add(6*time.Second), cutOf(1), 2*time.Second, "before the end, by as long as the database took at most")
+				require.True(t, cutOf(1).Before(start.Add(8*time.Second)))
 				b.put(coupon.Notice{WindowID: 2, Channel: coupon.ChannelSMS, UserID: "u"})
 				b.put(coupon.Notice{WindowID: 3, Channel: coupon.ChannelSMS, UserID: "u", NotAfter: start.Add(7 * time.Hour)})
 				pass(7 * time.Hour)
 				require.Equal(t, coupon.NoticePending, b.get(2, coupon.ChannelSMS).state, "not ten seconds before the quiet hours")
 				require.Equal(t, coupon.ReasonQuiet, b.get(3, coupon.ChannelSMS).reason)
-				require.Len(t, cut, 1)
+				require.Zero(t, cutOf(2))
 				pass(2 * time.Hour)
 				stop()
-				require.WithinDuration(t, start.Add(8*time.Hour+12*time.Second), cut[2], 3*time.Second)
+				require.WithinDuration(t, start.Add(8*time.Hour+12*time.Second), cutOf(2), 3*time.Second)
 			})
 		})
 	}

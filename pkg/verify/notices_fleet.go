@@ -16,6 +16,7 @@ import (
 const (
 	couponsEach = 5
 	pods        = 3
+	planAhead   = 2 * time.Minute // how long before its hour a reminder is planned
 	usedOfMany  = 10              // one user in so many uses a coupon meanwhile
 	inFlight    = 3 * concurrency // of a process that dies: what its three far channels had in their hands
 )
@@ -33,7 +34,9 @@ func morning(now time.Time) string {
 }
 
 func (w *notices) fleetOfThree(ctx context.Context, t *tally) error {
-	return w.openPost(ctx, t, posting{rules: fleetRules}, func(ctx context.Context, p *post) error {
+	// What is planted must lie beyond the planner, whose walks begin when the publisher does: no verb tells of it.
+	o := posting{rules: fleetRules, publisher: map[string]string{"LAPSE__REMINDERS__LEAD_DAYS": planAhead.String()}}
+	return w.openPost(ctx, t, o, func(ctx context.Context, p *post) error {
 		users := w.reach.users
 		low := users * 3 / 4
 		w.cfg.View.Step(fmt.Sprintf("three notifiers; %d users", users))
@@ -51,7 +54,7 @@ func (w *notices) fleetOfThree(ctx context.Context, t *tally) error {
 		if err := p.profiles(ctx, people); err != nil {
 			return err
 		}
-		lead := 60*time.Second + time.Duration(users*couponsEach/1000)*time.Second
+		lead := planAhead + 2*time.Minute + time.Duration(users*couponsEach/1000)*time.Second
 		ends := p.soon(day + lead)
 		used, err := p.stockUp(ctx, users, low, ends)
 		if err != nil {

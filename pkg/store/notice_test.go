@@ -31,7 +31,7 @@ func told(first, n, users int) []coupon.NoticeItem {
 
 // atOnce closes windows as soon as they are looked at.
 func atOnce() coupon.WindowRules {
-	return coupon.WindowRules{Quiet: time.Microsecond, MaxAge: time.Hour, MaxItems: 500}
+	return coupon.WindowRules{MaxAge: time.Hour, MaxItems: 500} // due in the millisecond in which they are opened
 }
 
 // toldBy decides that the channels tell at once of whatever stands.

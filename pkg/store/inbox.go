@@ -27,7 +27,7 @@ var (
 		WHERE user_id = ? AND display = 'popup' AND read_at IS NULL AND valid_until > UTC_TIMESTAMP(3) LIMIT 1) p`)
 	stmtPopupLock = define("read.popup_lock", `SELECT id, window_id, display, kind, items, texts, created_at, valid_until, read_at FROM inbox FORCE INDEX (inbox_waiting)
 		WHERE user_id = ? AND display = 'popup' AND read_at IS NULL AND valid_until > UTC_TIMESTAMP(3) ORDER BY valid_until LIMIT ? FOR UPDATE SKIP LOCKED`)
-	// Of each window that has members: whether one of them is still to end as was said (2), or is locked for an order and may be again (1).
+	// Of each window that has members: popupStands, popupMay, or else 0.
 	stmtPopupStands = define("read.popup_stands", `SELECT i.window_id, MAX(CASE WHEN c.id IS NULL OR c.status NOT IN (1, 2) THEN 0
 		WHEN c.status = 1 OR c.lock_until <= UTC_TIMESTAMP(3) THEN 2 ELSE 1 END)
 		FROM notice_item i FORCE INDEX (PRIMARY) LEFT JOIN coupon c ON c.id = i.coupon_id AND c.expires_at = i.expires_at
@@ -37,6 +37,12 @@ var (
 )
 
 const unreadMost = 1000 // counted at most
+
+// How a popup's coupons stand.
+const (
+	popupMay    = 1 // one is locked for an order, and may be free again
+	popupStands = 2 // one is still to end as was said
+)
 
 // Inbox lists a user's rows, newest first, those before the id (0: from the newest on). Popups are not among them, but are
 // looked at: a page may have fewer rows than the limit, even none, while next says where the next one begins; 0: there is none.
@@ -121,28 +127,30 @@ func (s *Store) TakePopups(ctx context.Context, user string, limit int) ([]coupo
 	err := s.tx(ctx, "take popups", func(ctx context.Context, tx *txn) error {
 		items = nil
 		var ids []any
-		found, windows, err := s.lockPopups(ctx, tx, user, limit)
+		found, reminders, err := s.lockPopups(ctx, tx, user, limit)
 		if err != nil || len(found) == 0 {
 			return err
 		}
 		stands := make(map[uint64]int)
-		err = s.query(ctx, tx, stmtPopupStands.in(len(windows)), func(r *sql.Rows) error {
-			var window uint64
-			var how int
-			err := r.Scan(&window, &how)
-			stands[window] = how
-			return err
-		}, windows...)
-		if err != nil {
-			return err
+		if len(reminders) > 0 {
+			err = s.query(ctx, tx, stmtPopupStands.in(len(reminders)), func(r *sql.Rows) error {
+				var window uint64
+				var how int
+				err := r.Scan(&window, &how)
+				stands[window] = how
+				return err
+			}, reminders...)
+			if err != nil {
+				return err
+			}
 		}
 		for i := range found {
 			how, known := stands[found[i].window]
-			if known && how == 1 && found[i].Kind == coupon.NoticeExpiring {
+			if known && how == popupMay {
 				continue
 			}
 			ids = append(ids, found[i].ID)
-			if !known || how == 2 || found[i].Kind != coupon.NoticeExpiring {
+			if !known || how == popupStands {
 				items = append(items, found[i].InboxItem)
 			}
 		}
@@ -160,11 +168,14 @@ type inboxRow struct {
 	window uint64
 }
 
-func (s *Store) lockPopups(ctx context.Context, tx querier, user string, limit int) (found []inboxRow, windows []any, err error) {
+// lockPopups gives the popups that wait, locked, and the windows of those that are reminders.
+func (s *Store) lockPopups(ctx context.Context, tx querier, user string, limit int) (found []inboxRow, reminders []any, err error) {
 	err = s.query(ctx, tx, stmtPopupLock, func(r *sql.Rows) error {
 		row, err := scanInbox(r)
-		found, windows = append(found, row), append(windows, row.window)
+		if found = append(found, row); row.Kind == coupon.NoticeExpiring {
+			reminders = append(reminders, row.window)
+		}
 		return err
 	}, []byte(user), limit)
-	return found, windows, err
+	return found, reminders, err
 }

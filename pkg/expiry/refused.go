@@ -25,6 +25,14 @@ type refused struct {
 
 func (r *refused) holds(o owed, now time.Time) bool { return now.Before(r.until[o]) }
 
+// head counts the rows at the beginning that it holds.
+func (r *refused) head(locks bool, keys []coupon.Cursor, now time.Time) (n int) {
+	for n < len(keys) && r.holds(owed{locks, keys[n]}, now) {
+		n++
+	}
+	return n
+}
+
 // add remembers the row, unless there are too many.
 func (r *refused) add(o owed, now time.Time) {
 	if r.until == nil {

@@ -165,7 +165,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits
 		for _, limit := range limits {
 			limit.ReserveN(time.Now(), min(done.rows, s.size))
 		}
-		if done.rows > 0 && lifecycle.Sleep(bounded, time.Duration(s.rests)*time.Since(began)) != nil {
+		if s.rests > 0 && lifecycle.Sleep(bounded, time.Duration(s.rests)*time.Since(began)) != nil {
 			total.More = true
 			return total, ctx.Err() //nolint:wrapcheck // nil: the time is up
 		}
@@ -194,14 +194,22 @@ func (s *Sweeper) batch(ctx context.Context, locks bool, cutoff time.Time, at co
 }
 
 // past settles a batch that holds a row which cannot be changed, through the core's bisection, and goes on behind it. Rows that
-// could not be changed lately are left alone for a while.
+// could not be changed lately are left alone for a while: those at its head are gone past in one step, however many they are, since
+// every batch of them is a transaction that is rolled back.
 func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at coupon.Cursor) (done Swept, next coupon.Cursor, err error) {
-	keys, err := s.rows.SweepKeys(ctx, locks, cutoff, at, s.size)
+	keys, err := s.rows.SweepKeys(ctx, locks, cutoff, at, s.config.Batch)
 	if err != nil || len(keys) == 0 {
 		return done, at, err
 	}
 	now := time.Now()
-	done.More, next = len(keys) == s.size, keys[len(keys)-1]
+	full := len(keys) == s.config.Batch
+	if head := s.known.head(locks, keys, now); head > 0 {
+		done.Failed, done.More = head, full || head < len(keys)
+		return done, keys[head-1], nil
+	}
+	done.More = full || len(keys) > s.size
+	keys = keys[:min(len(keys), s.size)]
+	next = keys[len(keys)-1]
 	ts := make([]coupon.Trigger, 0, len(keys))
 	for _, k := range keys {
 		if s.known.holds(owed{locks, k}, now) {
@@ -209,9 +217,6 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 			continue
 		}
 		ts = append(ts, coupon.Trigger{Kind: coupon.KindExpire, CouponID: k.ID, At: k.At, Origin: coupon.OriginSweep})
-	}
-	if len(ts) == 0 {
-		return done, next, nil
 	}
 	results, err := s.core.Settle(ctx, ts)
 	if err != nil {

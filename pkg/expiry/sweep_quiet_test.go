@@ -79,6 +79,35 @@ func TestSweepGivesWayToASlowDatabase(t *testing.T) {
 	})
 }
 
+// What is known to be refused stands at the head of every round, and is gone past in one step: not batch by batch, each of them a
+// transaction that is rolled back.
+func TestSweepGoesPastWhatItKnowsInOneStep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := expiry.DefaultConfig().Sweep
+		c.Grace, c.OutageGrace, c.RateOutside, c.QuietWindows = 0, 0, 100, []string{"never"}
+		end := time.Now().Add(-time.Hour)
+		s := &shelf{table: table{now: time.Now(), rows: map[uint64]*coupon.Row{}, bad: map[uint64]bool{}}}
+		for id := uint64(1); id <= 520; id++ {
+			s.rows[id] = &coupon.Row{ID: id, Status: coupon.Unused, Version: 1, ExpiresAt: end, DueAt: end}
+			s.bad[id] = id <= 500
+		}
+		core := expiry.NewCore(s, clock.NewGuard(2*time.Second, time.Now), prometheus.NewRegistry())
+		sweeper := expiry.NewSweeper(c, s, core, nil, rate.NewLimiter(rate.Inf, 0), zap.NewNop())
+		first, err := sweeper.Once(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 20, first.Expired)
+		require.Equal(t, 500, first.Failed)
+		s.rows[521] = &coupon.Row{ID: 521, Status: coupon.Unused, Version: 1, ExpiresAt: end, DueAt: end}
+		s.now, s.calls = time.Now(), 0
+		second, err := sweeper.Once(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, second.Expired)
+		require.Equal(t, 500, second.Failed)
+		require.LessOrEqual(t, s.calls, 3, "one that is refused, one behind it")
+	})
+}
+
 func TestQuietWindowsAreChecked(t *testing.T) {
 	t.Parallel()
 	c := expiry.DefaultConfig()

@@ -105,6 +105,30 @@ func TestIdleCostsLittleAndForeignRowsAreFound(t *testing.T) {
 	})
 }
 
+// A trickle of commits, each with its wake, is relayed in rounds that gather several; the first of it at once.
+func TestTrickleIsGathered(t *testing.T) {
+	t.Parallel()
+	onFakes(t, func(*bench) {}, func(b *bench) {
+		in(time.Minute)
+		before := b.store.readings()
+		for i := range 200 {
+			b.store.insert(event(uint64(i+1), 1))
+			select {
+			case b.wake <- struct{}{}:
+			default:
+			}
+			in(time.Millisecond)
+			if i == 0 {
+				require.Zero(t, b.store.left(), "the first does not wait")
+			}
+		}
+		in(25 * time.Millisecond)
+		require.Zero(t, b.store.left())
+		require.LessOrEqual(t, b.store.readings()-before, 2*(225/25+3), "two statements a round, a round each 25 ms")
+		require.Len(t, b.mq.list(), 200)
+	})
+}
+
 // While a coupon's event fails, its later ones wait, in later batches too; the others of the partition go on.
 func TestLaterEventsOfACouponNeverOvertake(t *testing.T) {
 	t.Parallel()

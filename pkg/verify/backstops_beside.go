@@ -40,7 +40,8 @@ func (s *shop) beside(ctx context.Context, w *backstops, template string, with c
 		if err := with.pause(); err != nil {
 			return err
 		}
-		return s.drained(ctx)
+		// Others relay what the stopped ones had taken on: else a turn without them would have less to do, and the next one more.
+		return drained(ctx, s.DB())
 	}
 	start := func() error {
 		b.paused += time.Since(stopped)
@@ -102,21 +103,6 @@ func (s *shop) beside(ctx context.Context, w *backstops, template string, with c
 		}
 	}
 	return b, nil
-}
-
-// drained waits until others have relayed what processes that stand still had taken on: else a turn without them would have less to
-// do, and the next one more.
-func (s *shop) drained(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	err := until(ctx, func() (bool, error) {
-		n, err := countIn(ctx, s.DB(), outboxQuery)
-		return n == 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("waiting for an empty outbox: %w", err)
-	}
-	return nil
 }
 
 // stirring waits until the company is at work again: a process that stood still first looks at its clock.

@@ -24,6 +24,10 @@ type InstallationConfig struct {
 	Ladder func(*ladder.Config)                  // changes the ladder that is declared; Env must tell the workers the same
 	Env    func(worker string) map[string]string // further variables of a worker's environment
 	Hear   func(audit.Event)                     // told of every event, one at a time; may be nil
+	// Workers are started by Install, each once; nil: publisher and expirer. Start starts what was named or added.
+	Workers []string
+	// Deaf leaves the audit away, for what is measured: Audit gives nil, and Now is this process's clock.
+	Deaf bool
 }
 
 // Installation is a database, a prefix and workers of its own on the stack, without coupons: for checks that bring theirs.
@@ -66,14 +70,20 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 	if err := errors.Join(err, <-declared); err != nil {
 		return i, err
 	}
-	i.audit, err = audit.Open(ctx, audit.Config{
-		DSN: p.dsn(), AMQPURL: cfg.Stack.AMQPURL.Reveal(), Exchange: i.ladder.Events(), Queue: p.prefix + ".audit", Locks: true, Hear: cfg.Hear,
-		Watch: unwatched,
-	})
-	if err != nil {
-		return i, err
+	if !cfg.Deaf {
+		i.audit, err = audit.Open(ctx, audit.Config{
+			DSN: p.dsn(), AMQPURL: cfg.Stack.AMQPURL.Reveal(), Exchange: i.ladder.Events(), Queue: p.prefix + ".audit", Locks: true, Hear: cfg.Hear,
+			Watch: unwatched,
+		})
+		if err != nil {
+			return i, err
+		}
 	}
-	for _, name := range []string{Publisher, Expirer} {
+	workers := cfg.Workers
+	if workers == nil {
+		workers = []string{Publisher, Expirer}
+	}
+	for _, name := range workers {
 		vars := map[string]string{}
 		if cfg.Env != nil {
 			maps.Copy(vars, cfg.Env(name))
@@ -117,7 +127,12 @@ func (i *Installation) Ladder() *ladder.Ladder { return i.ladder }
 func (i *Installation) Codec() *event.Codec { return i.codec }
 
 // Now is the database's clock.
-func (i *Installation) Now() time.Time { return i.audit.Now() }
+func (i *Installation) Now() time.Time {
+	if i.audit == nil {
+		return time.Now()
+	}
+	return i.audit.Now()
+}
 
 // Audit listens.
 func (i *Installation) Audit() *audit.Audit { return i.audit }

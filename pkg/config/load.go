@@ -22,7 +22,6 @@ const (
 	envPrefix  = "LAPSE__"
 	warnPrefix = "LAPSE_"
 	maxFile    = 1 << 20 // bytes of a configuration file
-	maxSecret  = 64 << 10
 )
 
 // Sources is what a configuration is made of, besides the defaults.
@@ -250,19 +249,13 @@ func (l *loader) readSecret(root reflect.Value, k key, source string) {
 
 		return
 	}
-	content, err := readBounded(file, maxSecret)
+	text, err := secret.ReadFile(file)
 	if err != nil {
 		l.fault(k.path, source, "%v", err)
 
 		return
 	}
-	text := strings.TrimRight(string(content), "\r\n")
-	if text == "" {
-		l.fault(k.path, source, "the file %s is empty", file)
-
-		return
-	}
-	root.FieldByIndex(l.schema.keys[k.secret].index).Set(reflect.ValueOf(secret.New(text)))
+	root.FieldByIndex(l.schema.keys[k.secret].index).Set(reflect.ValueOf(text))
 }
 
 // readBounded reads a file that must not be larger than limit bytes.

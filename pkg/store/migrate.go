@@ -48,7 +48,7 @@ func (s *Store) MigrateUp(ctx context.Context) error {
 		return err
 	}
 	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("migrate up: %w", err)
+		return fmt.Errorf("migrate up: %w", classify(err))
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (s *Store) MigrateDownTo(ctx context.Context, version int64) error {
 		return err
 	}
 	if _, err := p.DownTo(ctx, version); err != nil {
-		return fmt.Errorf("migrate down to %d: %w", version, err)
+		return fmt.Errorf("migrate down to %d: %w", version, classify(err))
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func (s *Store) SchemaVersion(ctx context.Context) (have, want int64, err error)
 	}
 	have, want, err = p.GetVersions(ctx)
 	if err != nil {
-		return 0, 0, fmt.Errorf("schema version: %w", err)
+		return 0, 0, fmt.Errorf("schema version: %w", classify(err))
 	}
 	return have, want, nil
 }

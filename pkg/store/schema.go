@@ -8,7 +8,6 @@ import (
 	"path"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/pressly/goose/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -22,14 +21,11 @@ func OpenSchema(ctx context.Context, c Config, log *zap.Logger) (*Schema, error)
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("database config: %w", err)
 	}
-	inner, err := mysql.NewConnector(driverConfig(c))
-	if err != nil {
-		return nil, fmt.Errorf("database config: %w", err)
-	}
-	pool := sql.OpenDB(connector{inner})
+	primary := &primary{}
+	pool := sql.OpenDB(connector{c, primary})
 	pool.SetMaxOpenConns(c.MaxOpen)
 	pool.SetConnMaxIdleTime(9 * time.Second) // below wait_timeout
-	s := &Store{sql: pool, log: log, metrics: newMetrics(prometheus.NewRegistry(), newSlow(c.Slow, log, time.Now)), limit: c.TxLimit}
+	s := &Store{sql: pool, primary: primary, log: log, metrics: newMetrics(prometheus.NewRegistry(), newSlow(c.Slow, log, time.Now)), limit: c.TxLimit}
 	if err := s.checkServer(ctx); err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
@@ -67,7 +63,7 @@ func (m *Schema) Migrations(ctx context.Context) ([]Migration, error) {
 	}
 	status, err := p.Status(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("schema status: %w", err)
+		return nil, fmt.Errorf("schema status: %w", classify(err))
 	}
 	steps := make([]Migration, len(status))
 	for i, st := range status {

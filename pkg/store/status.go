@@ -39,6 +39,7 @@ func (s *Store) WatchStages(r *pulse.Recorder) { s.pulse = r }
 // ran notes one run of a statement: rows changed or read, and whether it failed.
 func (s *Store) ran(ctx context.Context, st Statement, began time.Time, rows int64, err error) {
 	s.metrics.observe(st, began, rows, err)
+	s.primary.note(err)
 	stage := pulse.Statement
 	if strings.Contains(st.SQL, "FOR UPDATE") {
 		stage = pulse.Lock

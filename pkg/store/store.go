@@ -8,13 +8,13 @@ import (
 	"net"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	gormmysql "gorm.io/driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/lapsehq/lapse/pkg/certs"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/pulse"
 	"github.com/lapsehq/lapse/pkg/secret"
@@ -26,6 +26,7 @@ type Config struct {
 	User         string        `koanf:"user"`           //
 	Password     secret.String `koanf:"password"`       //
 	Name         string        `koanf:"name"`           // the database
+	TLS          TLSConfig     `koanf:"tls"`            // default off
 	MaxOpen      int           `koanf:"max_open"`       // connections at most; default 16
 	DialTimeout  time.Duration `koanf:"dial_timeout"`   // default 3s
 	ReadTimeout  time.Duration `koanf:"read_timeout"`   // default 12s: above the longest transaction
@@ -35,6 +36,23 @@ type Config struct {
 	Migrate      string        `koanf:"migrate"`        // auto | verify; default verify
 	MigrateLimit time.Duration `koanf:"migrate_within"` // how long start-up may migrate; default 2m
 	Slow         time.Duration `koanf:"slow"`           // a statement that takes longer is logged and counted; 0: none is; default 500ms
+	// Reader is for who only looks, with a user who may only look: a server that is read-only will do, and nothing is tried out.
+	// Not a setting.
+	Reader bool
+}
+
+// TLSConfig says whether connections are encrypted.
+type TLSConfig struct {
+	Enabled      bool `koanf:"enabled"`
+	certs.Config `koanf:",squash"`
+}
+
+// Validate reports every fault, each beginning with the field's name.
+func (c TLSConfig) Validate() error {
+	if !c.Enabled && c.Config != (certs.Config{}) {
+		return errors.New("enabled: must be true where something else of tls is set, got false")
+	}
+	return c.Config.Validate()
 }
 
 // DefaultConfig gives the documented defaults.
@@ -78,7 +96,7 @@ func (c Config) Validate() error {
 	if c.Migrate != "auto" && c.Migrate != "verify" {
 		bad("migrate: must be auto or verify, got %q", c.Migrate)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, certs.Below("tls", c.TLS.Validate()))...)
 }
 
 // Codec renders what the outbox will tell the broker. It is declared here so that store knows nothing of the wire.
@@ -99,6 +117,7 @@ type Codec interface {
 type Store struct {
 	db      *gorm.DB
 	sql     *sql.DB
+	primary *primary
 	codec   Codec
 	log     *zap.Logger
 	metrics *metrics
@@ -118,16 +137,13 @@ func Open(ctx context.Context, c Config, codec Codec, log *zap.Logger, reg prome
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("database config: %w", err)
 	}
-	inner, err := mysql.NewConnector(driverConfig(c))
-	if err != nil {
-		return nil, fmt.Errorf("database config: %w", err)
-	}
-	pool := sql.OpenDB(connector{inner})
+	primary := &primary{}
+	pool := sql.OpenDB(connector{c, primary})
 	pool.SetMaxOpenConns(c.MaxOpen)
 	pool.SetMaxIdleConns(c.MaxOpen)
 	pool.SetConnMaxIdleTime(9 * time.Second) // below wait_timeout
 	pool.SetConnMaxLifetime(10 * time.Minute)
-	s := &Store{sql: pool, codec: codec, log: log, metrics: newMetrics(reg, newSlow(c.Slow, log, time.Now)), limit: c.TxLimit}
+	s := &Store{sql: pool, primary: primary, codec: codec, log: log, metrics: newMetrics(reg, newSlow(c.Slow, log, time.Now)), limit: c.TxLimit}
 	if err := s.start(ctx, c); err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
@@ -156,6 +172,9 @@ func (s *Store) start(ctx context.Context, c Config) error {
 		}
 	} else if err := s.VerifySchema(ctx); err != nil {
 		return err
+	}
+	if c.Reader {
+		return nil
 	}
 	return s.selfTest(ctx)
 }

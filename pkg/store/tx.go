@@ -69,6 +69,7 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *txn) 
 	}
 	began = time.Now()
 	err = classify(tx.Commit())
+	s.primary.note(err)
 	s.took(ctx, pulse.Commit, began, err)
 	if err != nil {
 		return fmt.Errorf("commit: %w", err)

@@ -37,6 +37,10 @@ help: ## this list
 stack: ## start the private RabbitMQ and database of this checkout
 	scripts/stack up $(STACK_FLAGS)
 
+.PHONY: tools
+tools: ## Prometheus and Alertmanager, for the tests of the alert rules
+	scripts/stack tools $(STACK_FLAGS)
+
 .PHONY: build
 build: ## build publisher, expirer, notifier and lapsectl into bin/
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -51,7 +55,7 @@ verify: stack build ## what must hold of the walk and of checkout, as checks fro
 	bin/lapsectl verify checkout
 
 .PHONY: test
-test: stack ## every test, with the race detector, against the real servers
+test: stack tools ## every test, with the race detector, against the real servers
 	@go build -o .tools/summary ./scripts/summary
 	@eval "$$(scripts/stack env)"; $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) $(PKG) | $(TEST_ENV) .tools/summary
 

@@ -42,12 +42,24 @@ packages_ensure() {
     [[ -x $(server_binary mariadbd) && -x $(server_binary mariadb-install-db) ]] || missing+=(mariadb-server-core)
   fi
   command -v mariadb >/dev/null || command -v mysql >/dev/null || missing+=(mariadb-client-core)
+  ! redis_wanted || [[ -x $(server_binary redis-server) ]] || missing+=(redis-server)
   if ((${#missing[@]})); then
     is_debian || die "the stack needs a running Docker engine, or Debian's packages ${missing[*]}; this machine has neither"
     packages_install "${missing[@]}"
   fi
   [[ $STACK_BROKER != 4 ]] || roots_ensure debian13 trixie rabbitmq-server
   [[ $STACK_DATABASE != mysql ]] || mysql_ensure
+}
+
+# tools_ensure installs what tests of the alert rules run: Prometheus with promtool, and Alertmanager. No service of the system's
+# is started; tests start their own on loopback.
+tools_ensure() {
+  local missing=()
+  command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
+  command -v prometheus-alertmanager >/dev/null || command -v alertmanager >/dev/null || missing+=(prometheus-alertmanager)
+  ((${#missing[@]})) || return 0
+  is_debian || die "not found: prometheus, promtool and alertmanager; put them on PATH: https://prometheus.io/download/"
+  packages_install "${missing[@]}"
 }
 
 server_binary() { command -v "$1" 2>/dev/null || printf '/usr/sbin/%s' "$1"; }
@@ -107,7 +119,9 @@ services_disable() {
   [[ -d /run/systemd/system ]] || return 0
   for unit in "$@"; do
     case $unit in
+      redis-server) as_root systemctl disable -q redis-server 2>/dev/null || true ;;
       rabbitmq-server) as_root systemctl disable -q rabbitmq-server epmd.socket epmd.service 2>/dev/null || true ;;
+      prometheus | prometheus-alertmanager) as_root systemctl disable -q "$unit" 2>/dev/null || true ;;
     esac
   done
 }

@@ -12,8 +12,10 @@ compose_require() {
 compose() {
   env "STACK_PORT_AMQP=$PORT_AMQP" "STACK_PORT_MANAGEMENT=$PORT_MANAGEMENT" \
     "STACK_PORT_BROKER_METRICS=$PORT_BROKER_METRICS" "STACK_PORT_MYSQL=$PORT_MYSQL" \
+    "STACK_PORT_REDIS=$PORT_REDIS" "STACK_REDIS_PASSWORD=$STACK_REDIS_PASSWORD" \
     "STACK_DB_TIME_ZONE=$STACK_DB_TIME_ZONE" "STACK_BROKER_PASSWORD=$STACK_BROKER_PASSWORD" \
     "STACK_DB_PASSWORD=$STACK_DB_PASSWORD" "STACK_DB_ROOT_PASSWORD=$STACK_DB_ROOT_PASSWORD" \
+    "COMPOSE_PROFILES=$(if redis_wanted; then printf redis; fi)" \
     docker compose -p "$(compose_project)" -f "$CHECKOUT/docker-compose.yml" --project-directory "$CHECKOUT" "$@" 9>&-
 }
 
@@ -37,6 +39,9 @@ compose_up() {
 compose_provision() {
   database_provision
   rabbitmq_provision
+  if redis_wanted; then
+    redis_provision
+  fi
 }
 
 # compose_sql STATEMENTS: as root, with the client of the container.

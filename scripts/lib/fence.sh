@@ -9,13 +9,14 @@ RabbitMQ $(rabbitmq_version)
   metrics     http://127.0.0.1:$PORT_BROKER_METRICS/metrics
 database $(database_version)
   MySQL       127.0.0.1:$PORT_MYSQL, database lapse  (user lapse, password $STACK_DB_PASSWORD; root $STACK_DB_ROOT_PASSWORD)
+$(if redis_wanted; then printf 'Redis %s\n  redis://:%s@127.0.0.1:%s/0' "$(redis_version)" "$STACK_REDIS_PASSWORD" "$PORT_REDIS"; else echo 'Redis not asked for (--redis)'; fi)
 For binaries and tests:  eval "\$(scripts/stack env)"
 SUMMARY
 }
 
 require_stack() { [[ -f $STACK_DIR/stack.env ]] || die "no stack here; first: scripts/stack up"; }
 
-# cmd_status ends with 0 only when both servers run and carry our token.
+# cmd_status ends with 0 only when all servers run and carry our token.
 cmd_status() {
   local healthy=0
   require_stack
@@ -23,6 +24,7 @@ cmd_status() {
   printf 'stack     %s (%s), ports from %s\n' "$STACK_DIR" "$STACK_ENGINE" "$STACK_PORT_BASE"
   status_line rabbitmq "RabbitMQ $STACK_BROKER" "$PORT_AMQP" || healthy=1
   status_line database "$STACK_DATABASE" "$PORT_MYSQL" || healthy=1
+  ! redis_wanted || status_line redis Redis "$PORT_REDIS" || healthy=1
   if [[ $STACK_ENGINE == native ]]; then
     printf 'on disk   %s\n' "$(du -sh "$STACK_DIR" 2>/dev/null | cut -f1)"
   fi
@@ -55,8 +57,8 @@ cmd_logs() {
   while (($#)); do
     case $1 in
       -f | --follow) follow=-f ;;
-      rabbitmq | database) servers+=("$1") ;;
-      *) die "logs: unknown argument $1 (rabbitmq, database, -f)" ;;
+      rabbitmq | database | redis) servers+=("$1") ;;
+      *) die "logs: unknown argument $1 (rabbitmq, database, redis, -f)" ;;
     esac
     shift
   done
@@ -81,10 +83,13 @@ cmd_reset() {
     die "reset: what answers on 127.0.0.1:$PORT_MANAGEMENT does not carry this checkout's token; nothing was changed"
   [[ $(database_token) == "$STACK_TOKEN" ]] ||
     die "reset: what answers on 127.0.0.1:$PORT_MYSQL does not carry this checkout's token; nothing was changed"
+  ! redis_wanted || [[ $(redis_token) == "$STACK_TOKEN" ]] ||
+    die "reset: what answers on 127.0.0.1:$PORT_REDIS does not carry this checkout's token; nothing was changed"
   while read -r database; do
     statements+="DROP DATABASE IF EXISTS \`$database\`; "
   done < <(sql "SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE 'lapse\\_%'")
   sql "$statements DROP DATABASE IF EXISTS lapse; $(database_fence_sql)" || die "reset: the database refused"
   rabbitmq_recreate
-  say "both servers are empty"
+  ! redis_wanted || redis_empty
+  say "the servers are empty"
 }

@@ -61,7 +61,7 @@ process_stop_others() {
     [[ -e $file ]] || continue
     name=$(basename "$file" .pid)
     case $name in
-      rabbitmq | epmd | database) ;;
+      rabbitmq | epmd | database | redis) ;;
       *) process_stop "$name" 45 ;;
     esac
   done

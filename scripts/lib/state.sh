@@ -24,15 +24,17 @@ random_hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
 # state_load reads the remembered state, or the defaults of a stack that was never up.
 state_load() {
   local asked=${STACK_PORT_BASE:-} asked_zone=${STACK_DB_TIME_ZONE:-} asked_mysqld=${STACK_MYSQLD:-}
-  STACK_ENGINE='' STACK_BROKER=3 STACK_DATABASE=mariadb
+  STACK_ENGINE='' STACK_BROKER=3 STACK_DATABASE=mariadb STACK_REDIS=''
   STACK_PORT_BASE=35000 STACK_DB_TIME_ZONE='' STACK_MYSQLD=''
   STACK_BROKER_PASSWORD='' STACK_DB_PASSWORD='' STACK_DB_ROOT_PASSWORD='' STACK_COOKIE='' STACK_TOKEN=''
+  STACK_REDIS_PASSWORD=''
   if [[ -f $STACK_DIR/stack.env ]]; then
     # shellcheck source=/dev/null
     source "$STACK_DIR/stack.env"
   fi
   : "${STACK_BROKER_PASSWORD:=$(random_hex 12)}" "${STACK_DB_PASSWORD:=$(random_hex 12)}"
   : "${STACK_DB_ROOT_PASSWORD:=$(random_hex 12)}" "${STACK_COOKIE:=$(random_hex 16)}" "${STACK_TOKEN:=$(random_hex 16)}"
+  : "${STACK_REDIS_PASSWORD:=$(random_hex 12)}"
   if [[ -n $asked && $asked != "$STACK_PORT_BASE" ]]; then
     [[ $asked =~ ^[1-9][0-9]{3,4}$ && $asked -ge 1024 && $asked -le 64000 ]] ||
       die "STACK_PORT_BASE: must be between 1024 and 64000, got $asked"
@@ -47,14 +49,15 @@ state_load() {
   PORT_EPMD=$((STACK_PORT_BASE + 369))
   PORT_DISTRIBUTION=$((STACK_PORT_BASE + 572))
   PORT_MYSQL=$((STACK_PORT_BASE + 306))
+  PORT_REDIS=$((STACK_PORT_BASE + 379))
 }
 
 state_save() {
   local name tmp=$STACK_DIR/stack.env.new
   (
     umask 077
-    for name in STACK_ENGINE STACK_BROKER STACK_DATABASE STACK_PORT_BASE STACK_DB_TIME_ZONE STACK_MYSQLD \
-      STACK_BROKER_PASSWORD STACK_DB_PASSWORD STACK_DB_ROOT_PASSWORD STACK_COOKIE STACK_TOKEN; do
+    for name in STACK_ENGINE STACK_BROKER STACK_DATABASE STACK_REDIS STACK_PORT_BASE STACK_DB_TIME_ZONE STACK_MYSQLD \
+      STACK_BROKER_PASSWORD STACK_DB_PASSWORD STACK_DB_ROOT_PASSWORD STACK_REDIS_PASSWORD STACK_COOKIE STACK_TOKEN; do
       printf '%s=%q\n' "$name" "${!name}"
     done >"$tmp"
   )
@@ -95,4 +98,10 @@ export STACK_TOKEN='$STACK_TOKEN'
 export STACK_DIR='$STACK_DIR'
 export STACK_PORT_BASE='$STACK_PORT_BASE'
 ENV
+  if redis_wanted; then
+    cat <<ENV
+export LAPSE__DELAY__REDIS__URL='redis://:$STACK_REDIS_PASSWORD@127.0.0.1:$PORT_REDIS/0'
+export TEST_REDIS_URL='redis://:$STACK_REDIS_PASSWORD@127.0.0.1:$PORT_REDIS/0'
+ENV
+  fi
 }

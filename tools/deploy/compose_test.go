@@ -241,7 +241,7 @@ func TestComposeBuild(t *testing.T) {
 		require.Regexp(t, `(?m)^ARG `+arg+`=`, asked)
 	}
 	for name, s := range p.Services {
-		if s.Build == nil && name != "database" && name != "rabbitmq" {
+		if s.Build == nil {
 			require.True(t, strings.HasPrefix(s.Image, "mirror.example/"), "%s: %s", name, s.Image)
 		}
 		require.Regexp(t, `:[\w.-]+$`, s.Image, "%s has no version", name)
@@ -294,12 +294,12 @@ func TestComposeIsObserved(t *testing.T) {
 	var sources struct {
 		Datasources []struct{ URL string }
 	}
-	require.NoError(t, yaml.Unmarshal([]byte(read(t, "configs/compose/grafana/datasources.yaml")), &sources))
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "configs/grafana/provisioning/datasources/prometheus.yaml")), &sources))
 	require.Equal(t, "http://prometheus:9090", sources.Datasources[0].URL)
 	var boards struct {
 		Providers []struct{ Options struct{ Path string } }
 	}
-	require.NoError(t, yaml.Unmarshal([]byte(read(t, "configs/compose/grafana/dashboards.yaml")), &boards))
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "configs/grafana/provisioning/dashboards/lapse.yaml")), &boards))
 	require.True(t, slices.ContainsFunc(p.Services["grafana"].Volumes, func(v types.ServiceVolumeConfig) bool {
 		return v.Target == boards.Providers[0].Options.Path
 	}))

@@ -4,6 +4,7 @@
 rabbitmq_check_ports() {
   process_alive rabbitmq && return 0
   port_check "$PORT_AMQP" AMQP
+  port_check "$PORT_AMQPS" 'AMQP with TLS'
   port_check "$PORT_MANAGEMENT" 'RabbitMQ management'
   port_check "$PORT_BROKER_METRICS" 'RabbitMQ metrics'
   port_check "$PORT_DISTRIBUTION" 'RabbitMQ distribution'
@@ -15,16 +16,29 @@ rabbitmq_node() { printf 'lapse-%s@localhost' "$(printf '%s %s' "$CHECKOUT" "$ST
 
 rabbitmq_data() { printf '%s/rabbitmq%s' "$STACK_DIR" "$STACK_BROKER"; }
 
+# rabbitmq_view is the data directory as the node sees it.
+rabbitmq_view() {
+  if [[ $STACK_BROKER == 4 ]]; then printf /stack; else rabbitmq_data; fi
+}
+
 rabbitmq_configure() {
-  local data
+  local data view
   data=$(rabbitmq_data)
+  view=$(rabbitmq_view)
   mkdir -p "$data"/{conf.d,home,mnesia,log}
   (
     umask 077
+    tls_copy "$data/tls"
     cp "$CHECKOUT/configs/broker/rabbitmq.conf" "$data/conf.d/10-lapse.conf"
     cp "$CHECKOUT/configs/broker/advanced.config" "$data/advanced.config"
     cat >"$data/conf.d/90-stack.conf" <<CONF
 listeners.tcp.1 = 127.0.0.1:$PORT_AMQP
+listeners.ssl.1 = 127.0.0.1:$PORT_AMQPS
+ssl_options.cacertfile = $view/tls/ca.pem
+ssl_options.certfile = $view/tls/server.pem
+ssl_options.keyfile = $view/tls/server.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
 management.tcp.ip = 127.0.0.1
 management.tcp.port = $PORT_MANAGEMENT
 prometheus.tcp.ip = 127.0.0.1
@@ -70,6 +84,7 @@ rabbitmq_environment() {
 
 rabbitmq_start() {
   process_alive rabbitmq && return 0
+  tls_ensure
   rabbitmq_configure
   epmd_start
   say "starting RabbitMQ $STACK_BROKER"

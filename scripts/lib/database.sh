@@ -35,6 +35,7 @@ database_configure() {
   mkdir -p "$data/tmp"
   (
     umask 077
+    tls_copy "$data/tls"
     cat "$CHECKOUT/configs/database/server.cnf" - >"$data/my.cnf" <<CONF
 
 # Written by scripts/stack.
@@ -46,6 +47,9 @@ datadir           = $view/data
 tmpdir            = $view/tmp
 default_time_zone = '$STACK_DB_TIME_ZONE'
 init_file         = $view/init.sql
+ssl_ca            = $view/tls/ca.pem
+ssl_cert          = $view/tls/server.pem
+ssl_key           = $view/tls/server.key
 $(database_kind_settings)
 CONF
     cat >"$data/init.sql" <<SQL
@@ -87,6 +91,7 @@ database_kind_settings() {
 database_start() {
   local data
   process_alive database && return 0
+  tls_ensure
   data=$(database_data)
   database_configure
   if [[ ! -f $data/initialised ]]; then

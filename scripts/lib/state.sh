@@ -44,6 +44,7 @@ state_load() {
   STACK_DB_TIME_ZONE=${asked_zone:-${STACK_DB_TIME_ZONE:-+08:00}}
   STACK_MYSQLD=${asked_mysqld:-$STACK_MYSQLD}
   PORT_AMQP=$((STACK_PORT_BASE + 672))
+  PORT_AMQPS=$((STACK_PORT_BASE + 671))
   PORT_MANAGEMENT=$((STACK_PORT_BASE + 673))
   PORT_BROKER_METRICS=$((STACK_PORT_BASE + 692))
   PORT_EPMD=$((STACK_PORT_BASE + 369))
@@ -98,6 +99,12 @@ export STACK_TOKEN='$STACK_TOKEN'
 export STACK_DIR='$STACK_DIR'
 export STACK_PORT_BASE='$STACK_PORT_BASE'
 ENV
+  if [[ $STACK_ENGINE == native ]]; then
+    cat <<ENV
+export TEST_TLS_DIR='$(tls_dir)'
+export TEST_AMQPS_URL='amqps://$user:$STACK_BROKER_PASSWORD@127.0.0.1:$PORT_AMQPS/lapse'
+ENV
+  fi
   if redis_wanted; then
     cat <<ENV
 export LAPSE__DELAY__REDIS__URL='redis://:$STACK_REDIS_PASSWORD@127.0.0.1:$PORT_REDIS/0'

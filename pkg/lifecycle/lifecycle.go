@@ -210,6 +210,7 @@ func (a *App) Run(ctx context.Context) error {
 
 		return nil
 	}
+	a.logger.Info("running", zap.Duration("stops_within", a.StopsWithin()))
 	select {
 	case <-ctx.Done():
 		a.logger.Info("stopping", zap.NamedError("cause", context.Cause(ctx)))
@@ -290,6 +291,20 @@ func (a *App) startSteps(ctx context.Context, steps []step) error {
 	}
 
 	return nil
+}
+
+// StopsWithin is the longest that Stop may take, were every step to use up its bound. Whoever kills what does not stop must wait longer.
+func (a *App) StopsWithin() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	within := a.opts.Propagate
+	for _, s := range a.steps {
+		if s.stop != nil {
+			within += s.stopWithin + grace
+		}
+	}
+
+	return within
 }
 
 // Stop stops what was started, in reverse, and returns what failed, joined and named, the failures of loops included. ctx

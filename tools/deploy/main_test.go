@@ -20,7 +20,7 @@ const root = "../.."
 var workers = map[string][]int{"publisher": {9101, 8080}, "expirer": {9102}, "notifier": {9103}}
 
 // graceSeconds is longer than all parts of any worker may take to stop, one after the other: cmd/*: TestItStopsWithinItsGrace.
-const graceSeconds = 240
+const graceSeconds = 300
 
 func TestMain(m *testing.M) {
 	code := m.Run()

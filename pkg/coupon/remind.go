@@ -90,10 +90,20 @@ func (o Offset) NotifyAt(ends time.Time, zone *time.Location) time.Time {
 	return localInstant(date, o.Clock, zone).UTC()
 }
 
-// localInstant is that time of day on the date; the first instant after it where the clocks jump over it, and the first of two.
+// localInstant is that time of day on the date; the instant of the jump where the clocks jump over it, and the first of two.
 func localInstant(date time.Time, clock time.Duration, zone *time.Location) time.Time {
 	// time.Date takes the offset in force before or after a change; a wall clock that differs from what was asked was jumped over.
 	t := time.Date(date.Year(), date.Month(), date.Day(), 0, 0, int(clock/time.Second), 0, zone)
+	switch _, offset := t.Zone(); t.Add(time.Duration(offset) * time.Second).UTC().Compare(date.Add(clock)) {
+	case 1:
+		if jump, _ := t.ZoneBounds(); !jump.IsZero() {
+			return jump
+		}
+	case -1:
+		if _, jump := t.ZoneBounds(); !jump.IsZero() {
+			return jump
+		}
+	}
 	for _, earlier := range []time.Duration{2 * time.Hour, time.Hour, 30 * time.Minute} {
 		if e := t.Add(-earlier); sameWall(e, t) {
 			return e

@@ -1,6 +1,7 @@
 package coupon_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -47,9 +48,35 @@ func TestATimeOfDayThatTheClocksJumpOver(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	require.NoError(t, err)
 	ends := time.Date(2026, 3, 30, 12, 0, 0, 0, berlin) // the clocks jump from 02:00 to 03:00 on the 29th
-	require.Equal(t, "2026-03-29T03:30:00+02:00", offset(t, "-1d@02:30").NotifyAt(ends, berlin).In(berlin).Format(time.RFC3339))
+	require.Equal(t, "2026-03-29T03:00:00+02:00", offset(t, "-1d@02:30").NotifyAt(ends, berlin).In(berlin).Format(time.RFC3339))
 	ends = time.Date(2026, 10, 26, 12, 0, 0, 0, berlin) // and back from 03:00 to 02:00 on the 25th
 	require.Equal(t, "2026-10-25T02:30:00+02:00", offset(t, "-1d@02:30").NotifyAt(ends, berlin).In(berlin).Format(time.RFC3339))
+}
+
+// A time of day that is none on its day is the instant at which the clocks jump over it, on that day, and no other is off the wall.
+func TestNotifyAtWhereClocksJump(t *testing.T) {
+	t.Parallel()
+	for zone, want := range map[string]string{
+		"America/New_York -1d@02:30":     "2026-03-08T03:00:00-04:00",
+		"Europe/Berlin -1d@02:30":        "2026-03-29T03:00:00+02:00",
+		"America/Havana -1d@00:00":       "2026-03-08T01:00:00-04:00", // not the evening before
+		"America/Santiago -1d@00:30":     "2026-09-06T01:00:00-03:00",
+		"Africa/Cairo -1d@00:00":         "2026-04-24T01:00:00+03:00",
+		"Antarctica/Troll -1d@01:30":     "2026-03-29T03:00:00+02:00",
+		"Australia/Lord_Howe -1d@02:15":  "2026-10-04T02:30:00+11:00",
+		"America/New_York -1d@01:30":     "2026-03-08T01:30:00-05:00",
+		"Australia/Lord_Howe  -1d@02:30": "2026-10-04T02:30:00+11:00",
+	} {
+		fields := strings.Fields(zone)
+		l, err := time.LoadLocation(fields[0])
+		require.NoError(t, err)
+		o, err := coupon.ParseOffset(fields[1])
+		require.NoError(t, err)
+		jump, err := time.Parse(time.RFC3339, want)
+		require.NoError(t, err)
+		ends := jump.In(l).AddDate(0, 0, 1).Add(9 * time.Hour)
+		require.Equal(t, want, o.NotifyAt(ends, l).In(l).Format(time.RFC3339), zone)
+	}
 }
 
 // A reminder comes before the end, within its reach, and what ends on one local day shares a slot.

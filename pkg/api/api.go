@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/certs"
 )
 
 // API is the server. Safe for concurrent use.
@@ -34,6 +37,7 @@ type API struct {
 
 	mu       sync.Mutex
 	listener net.Listener
+	tls      *tls.Config // nil: none
 }
 
 const schemaPrefix = "#/components/schemas/"
@@ -121,6 +125,13 @@ func (a *API) Listen(ctx context.Context) error {
 	if a.listener != nil {
 		return nil
 	}
+	if a.cfg.TLS.Enabled() {
+		files, err := certs.NewServer(a.cfg.TLS, time.Now, a.tellTLS, "h2", "http/1.1")
+		if err != nil {
+			return fmt.Errorf("api.tls.%w", err)
+		}
+		a.tls = files.TLS()
+	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", a.cfg.Address)
 	if err != nil {
@@ -128,6 +139,15 @@ func (a *API) Listen(ctx context.Context) error {
 	}
 	a.listener = l
 	return nil
+}
+
+// tellTLS tells of certificates that were replaced.
+func (a *API) tellTLS(err error) {
+	if err != nil {
+		a.log.Error("the API's certificate was replaced by what is of no use; the former one is still shown", zap.Error(err))
+		return
+	}
+	a.log.Info("the API shows another certificate from now on")
 }
 
 // Port is what is listened on, 0 before Listen.
@@ -168,12 +188,18 @@ func (a *API) Run(ctx context.Context) error {
 		Handler: a.Handler(), ErrorLog: zap.NewStdLog(a.log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))),
 		ReadHeaderTimeout: headerWithin, ReadTimeout: readWithin, WriteTimeout: readWithin + a.cfg.RequestTimeout + drainWithin,
 		IdleTimeout: idleWithin, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return work },
+		BaseContext: func(net.Listener) context.Context { return work }, TLSConfig: a.tls,
 	}
 	var loops sync.WaitGroup
 	a.startLoops(work, &loops)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() {
+		if a.tls != nil {
+			served <- server.ServeTLS(l, "", "")
+		} else {
+			served <- server.Serve(l)
+		}
+	}()
 	var err error
 	select {
 	case err = <-served:

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/text/language"
 
+	"github.com/lapsehq/lapse/pkg/certs"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/secret"
 )
@@ -42,6 +43,8 @@ const minSecret = 16 // bytes of a provider's
 type Config struct {
 	// Address to listen on, "host:port"; an empty host means all interfaces, port 0 a free one. Empty: no API. Default :8080.
 	Address string `koanf:"address"`
+	// TLS has the server's certificate, and whether clients must have one. Default none: TLS is somebody else's in front of it.
+	TLS certs.ServerConfig `koanf:"tls"`
 	// Tokens are who may ask for what. None by default: every request is refused.
 	Tokens []Token `koanf:"tokens"`
 	// Providers are the keys by which gateways for SMS and push sign receipts and opt-outs: name to secret, of 16 bytes at
@@ -161,6 +164,7 @@ func (c Config) Validate() error {
 	} else if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 		bad("address: the port must be between 0 and 65535, got %q", c.Address)
 	}
+	errs = append(errs, certs.Below("tls", c.TLS.Validate()))
 	errs = append(errs, c.validateTokens()...)
 	for key, s := range c.Providers {
 		if !namePattern.MatchString(key) {

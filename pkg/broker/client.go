@@ -209,6 +209,7 @@ func (a *attempts) failed(ctx context.Context, what string, err error) bool {
 		return false
 	}
 	a.n++
+	err = explainChannel(err)
 	d := a.wait.NextBackOff()
 	level := a.log.Warn
 	if text := err.Error(); text == a.last && time.Since(a.told) < tellEvery {

@@ -9,13 +9,17 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/lapsehq/lapse/pkg/certs"
 	"github.com/lapsehq/lapse/pkg/secret"
 )
 
 // Config says how to reach RabbitMQ and how patient to be with it.
 type Config struct {
-	// URL is amqp:// or amqps://, with user and password. Required.
+	// URL is amqp:// or amqps://, with user and password. Required. Given as a file (url_file), it is read again for each
+	// connection.
 	URL secret.String `koanf:"url"`
+	// TLS says whom to trust, and as whom to come, if the URL (or ManagementURL) is one of TLS. Default the system's authorities.
+	TLS TLSConfig `koanf:"tls"`
 	// Addresses (host:port) are tried in turn instead of the URL's host. Over
 	// TLS the certificate must be good for the URL's host. Default none.
 	Addresses []string `koanf:"addresses"`
@@ -86,9 +90,12 @@ func (c Config) Validate() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.URL.Reveal() == "" {
 		bad("url: must be given")
-	} else if _, err := amqp.ParseURI(c.URL.Reveal()); err != nil {
-		bad("url: must be amqp://user:password@host:port/vhost (reserved characters percent-encoded)")
+	} else if u, err := amqp.ParseURI(c.URL.Reveal()); err != nil {
+		errs = append(errs, errURL)
+	} else if c.TLS != (TLSConfig{}) && u.Scheme != schemeTLS {
+		bad("url: must be amqps:// where tls is set")
 	}
+	errs = append(errs, certs.Below("tls", c.TLS.Validate()))
 	if m := c.ManagementURL.Reveal(); m != "" {
 		if u, err := url.Parse(m); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
 			bad("management_url: must be http(s)://user:password@host:port")

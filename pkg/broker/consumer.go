@@ -35,6 +35,7 @@ type Consumer struct {
 	o          ConsumerOptions
 	log        *zap.Logger
 	subscribed atomic.Bool
+	why        atomic.Pointer[error] // it is not
 	tags       int
 }
 
@@ -56,10 +57,20 @@ func (k *Consumer) Subscribed() bool { return k.subscribed.Load() }
 
 // Ready is nil while Subscribed.
 func (k *Consumer) Ready() error {
-	if !k.Subscribed() {
-		return fmt.Errorf("queue %s is not being consumed", k.o.Queue)
+	if k.Subscribed() {
+		return nil
 	}
-	return nil
+	if why := k.why.Load(); why != nil {
+		return fmt.Errorf("queue %s is not being consumed: %w", k.o.Queue, *why)
+	}
+	return fmt.Errorf("queue %s is not being consumed", k.o.Queue)
+}
+
+// failed notes why the queue is not consumed, logs it and waits.
+func (k *Consumer) failed(ctx context.Context, a *attempts, what string, err error) {
+	why := explainChannel(err)
+	k.why.Store(&why)
+	a.failed(ctx, what, err)
 }
 
 // Run consumes until ctx ends: then it cancels the subscription, lets the
@@ -83,13 +94,13 @@ func (k *Consumer) Run(ctx context.Context) error {
 		if s == nil {
 			var err error
 			if s, err = k.c.open(ctx, "consume "+k.o.Queue); err != nil {
-				connect.failed(ctx, "cannot open a session with RabbitMQ", err)
+				k.failed(ctx, connect, "cannot open a session with RabbitMQ", err)
 				continue
 			}
 			k.c.metrics.connected.WithLabelValues("consume").Inc()
 		}
 		if err := k.able(ctx); err != nil {
-			pause.failed(ctx, "not consuming yet", err)
+			k.failed(ctx, pause, "not consuming yet", err)
 			continue
 		}
 		since := time.Now()
@@ -102,12 +113,12 @@ func (k *Consumer) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 		case end.pause != nil:
 			k.c.metrics.pauses.WithLabelValues(k.o.Queue).Inc()
-			pause.failed(ctx, "consumption paused", end.pause)
+			k.failed(ctx, pause, "consumption paused", end.pause)
 		default:
 			// Whatever ended a subscription, a new session declares the
 			// topology first: the queue itself may be gone.
 			drop()
-			connect.failed(ctx, "lost the subscription", end.lost)
+			k.failed(ctx, connect, "lost the subscription", end.lost)
 		}
 	}
 	return nil

@@ -145,7 +145,11 @@ func (c *Client) vhost() string {
 	if c.cfg.Vhost != "" {
 		return c.cfg.Vhost
 	}
-	uri, err := amqp.ParseURI(c.cfg.URL.Reveal())
+	now, err := c.cfg.URL.Current()
+	if err != nil {
+		now = c.cfg.URL // the vhost will hardly be another
+	}
+	uri, err := amqp.ParseURI(now.Reveal())
 	if err != nil { // Validate has let it pass
 		return "/"
 	}
@@ -155,7 +159,11 @@ func (c *Client) vhost() string {
 func (c *Client) manage(ctx context.Context, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
-	base, err := url.Parse(c.cfg.ManagementURL.Reveal())
+	now, err := c.cfg.ManagementURL.Current()
+	if err != nil {
+		return fmt.Errorf("management_url: %w", err)
+	}
+	base, err := url.Parse(now.Reveal())
 	if err != nil {
 		return errors.New("management_url cannot be read")
 	}
@@ -171,12 +179,21 @@ func (c *Client) manage(ctx context.Context, path string, into any) error {
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
+	if base.Scheme == "https" {
+		if transport.TLSClientConfig, err = c.cfg.TLS.Client(base.Hostname()); err != nil {
+			return fmt.Errorf("tls.%w", err)
+		}
+	}
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode != http.StatusOK {
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusUnauthorized:
+		return fmt.Errorf("the management API refuses the user of management_url, its password, or its lack of a tag: GET %s: %s", path, res.Status)
+	default:
 		return fmt.Errorf("GET %s: %s", path, res.Status)
 	}
 	return json.NewDecoder(io.LimitReader(res.Body, maxManagementAnswer)).Decode(into)

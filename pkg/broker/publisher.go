@@ -25,7 +25,13 @@ type Publisher struct {
 	sess    *session      // nil: not connected
 	open    int           // channels of sess that take messages
 	changed chan struct{} // closed and replaced whenever sess changes
+	why     error         // there is no session
+	refused error         // what the broker last forbade
+	since   time.Time     // when
 }
+
+// refusedFor is how long what the broker forbade is told of: nobody tries in between, and then it is tried again.
+const refusedFor = 10 * time.Second
 
 // NewPublisher does not connect; Run does.
 func (c *Client) NewPublisher() *Publisher {
@@ -42,6 +48,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		s, err := p.c.open(ctx, "publish")
 		if err != nil {
+			p.failed(err)
 			retry.failed(ctx, "cannot open a session with RabbitMQ", err)
 			continue
 		}
@@ -49,6 +56,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		since := time.Now()
 		p.serve(ctx, s)
 		retry.lasted(since)
+		p.failed(s.err)
 		if ctx.Err() == nil && !retry.failed(ctx, "lost the connection to RabbitMQ", s.err) {
 			break
 		}
@@ -112,13 +120,32 @@ func (p *Publisher) lanes(ctx context.Context, s *session) {
 		if err == nil || ctx.Err() != nil || !s.alive() {
 			return
 		}
+		p.forbidden(err)
 		retry.failed(ctx, "RabbitMQ closed a publishing channel", err)
 	}
 }
 
+// failed notes why there is no session.
+func (p *Publisher) failed(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.why = explainChannel(err)
+}
+
+// forbidden notes what the user may not do.
+func (p *Publisher) forbidden(err error) {
+	var said *amqp.Error
+	if !errors.As(err, &said) || said.Code != amqp.AccessRefused {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refused, p.since = explainChannel(err), time.Now()
+}
+
 func (p *Publisher) use(s *session) {
 	p.mu.Lock()
-	p.sess, p.open = s, 0
+	p.sess, p.open, p.why = s, 0, nil
 	p.mu.Unlock()
 	p.notify()
 }
@@ -143,7 +170,10 @@ func (p *Publisher) notify() {
 func (p *Publisher) status() (<-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sess == nil || p.open <= 0 {
+	switch {
+	case p.sess == nil && p.why != nil:
+		return p.changed, fmt.Errorf("%w: %w", ErrNotSent, p.why)
+	case p.sess == nil || p.open <= 0:
 		return p.changed, ErrNotSent
 	}
 	if reason, _ := p.sess.state(); reason != "" {
@@ -156,6 +186,20 @@ func (p *Publisher) status() (<-chan struct{}, error) {
 func (p *Publisher) Ready() error {
 	_, err := p.status()
 	return err
+}
+
+// Healthy is Ready, and nothing was forbidden of late. Unlike with Ready there is work to do all the same: only who tries finds out
+// that it is allowed again.
+func (p *Publisher) Healthy() error {
+	if err := p.Ready(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refused != nil && time.Since(p.since) < refusedFor {
+		return p.refused
+	}
+	return nil
 }
 
 // Blocked says whether the broker blocks publishing now (resource alarm). It

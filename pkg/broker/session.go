@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,54 +28,6 @@ type session struct {
 	killed  error         // why we ended it ourselves
 	blocked string        // the broker's reason while it blocks the connection
 	changed chan struct{} // closed and replaced whenever blocked changes
-}
-
-// dial opens a connection named for its purpose.
-func (c *Client) dial(ctx context.Context, purpose string) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
-	defer cancel()
-	var (
-		w       *wire
-		address string
-		stop    = func() bool { return true }
-	)
-	props := amqp.NewConnectionProperties()
-	props["product"] = "lapse"
-	props.SetClientConnectionName(c.name + " " + purpose)
-	conn, err := amqp.DialConfig(c.cfg.URL.Reveal(), amqp.Config{
-		Vhost:      c.cfg.Vhost,
-		Heartbeat:  c.cfg.Heartbeat,
-		Properties: props,
-		Dial: func(network, addr string) (net.Conn, error) {
-			address = c.nextAddress(addr)
-			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			if err := conn.SetDeadline(time.Now().Add(c.cfg.DialTimeout)); err != nil {
-				return nil, errors.Join(err, conn.Close())
-			}
-			w = newWire(conn, c.cfg.WriteTimeout)
-			stop = context.AfterFunc(ctx, w.abort)
-			return w, nil
-		},
-	})
-	if !stop() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		if w != nil {
-			w.abort()
-			<-w.done
-		}
-		return nil, fmt.Errorf("connecting to RabbitMQ at %s: %w", address, err)
-	}
-	s := &session{
-		conn: conn, wire: w, address: address,
-		done: make(chan struct{}), changed: make(chan struct{}),
-	}
-	go s.watch(conn.NotifyClose(make(chan *amqp.Error, 1)), conn.NotifyBlocked(make(chan amqp.Blocking, 8)))
-	return s, nil
 }
 
 // watch is the session's only listener to connection events; it ends with the

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -54,6 +55,7 @@ type Worker struct {
 	Delay     Deliverer
 	Pulse     *pulse.Recorder // what lapsectl status is told
 
+	database    atomic.Pointer[databaseState]
 	sender      timed // the Publisher, timed
 	role        string
 	common      config.Common
@@ -113,6 +115,7 @@ func (w *Worker) run(ctx context.Context, build telemetry.Build, flags config.Fl
 	w.App = lifecycle.New(lifecycle.Options{Logger: w.Log, Propagate: w.common.Shutdown.Propagate})
 	w.Admin = telemetry.NewAdmin(w.common.Admin, w.Registry, w.Log)
 	w.Admin.AddCheck("worker", func(context.Context) error { return w.App.Ready() })
+	w.Admin.AddCheck("database", w.checkDatabase)
 	if err := bounded(ctx, adminWithin, w.Admin.Start); err != nil {
 		return fmt.Errorf("admin port: %w", err)
 	}
@@ -133,7 +136,6 @@ func (w *Worker) run(ctx context.Context, build telemetry.Build, flags config.Fl
 	}
 	defer func() { err = errors.Join(err, w.Store.Close()) }()
 	w.tell(build)
-	w.Admin.AddCheck("database", w.Store.Ping)
 	if err := w.openBroker(ctx, build.Name); err != nil {
 		return err
 	}
@@ -160,6 +162,7 @@ func (w *Worker) openStore(ctx context.Context) error {
 			return s, w.Registry.Register(reg)
 		case errors.Is(err, coupon.ErrUnavailable), errors.Is(err, coupon.ErrContention):
 			repeats.Failed("waiting for the database", err)
+			w.database.Store(&databaseState{why: err})
 			return nil, err //nolint:wrapcheck // store's
 		default:
 			return nil, backoff.Permanent(err)
@@ -170,7 +173,25 @@ func (w *Worker) openStore(ctx context.Context) error {
 	}
 	repeats.Recovered("the database answers")
 	w.Store = opened
+	w.database.Store(&databaseState{opened: opened})
 	return nil
+}
+
+// databaseState is how far the database is: opened, or why not.
+type databaseState struct {
+	opened *store.Store
+	why    error
+}
+
+func (w *Worker) checkDatabase(ctx context.Context) error {
+	switch now := w.database.Load(); {
+	case now == nil:
+		return errors.New("not opened yet")
+	case now.opened == nil:
+		return now.why
+	default:
+		return now.opened.Ping(ctx) //nolint:wrapcheck // names the statement
+	}
 }
 
 func (w *Worker) openBroker(ctx context.Context, role string) error {
@@ -300,7 +321,7 @@ func (w *Worker) Consumer(o broker.ConsumerOptions) (*broker.Consumer, error) {
 // outbox holds while the broker is away.
 func (w *Worker) ReadyOnBroker() {
 	w.needsBroker = true
-	w.Admin.AddCheck("broker", func(context.Context) error { return w.Publisher.Ready() })
+	w.Admin.AddCheck("broker", func(context.Context) error { return w.Publisher.Healthy() })
 }
 
 func bounded(ctx context.Context, within time.Duration, f func(context.Context) error) error {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/certs"
 	"github.com/lapsehq/lapse/pkg/secret"
 )
 
@@ -24,10 +25,12 @@ type Config struct {
 	Host string `koanf:"host"`
 	Port int    `koanf:"port"`    // default 0: 587 with starttls, 465 implicit, 25 with none
 	TLS  string `koanf:"tls"`     // starttls (default), implicit, or none, which only loopback may have
-	CA   string `koanf:"ca_file"` // trusted in place of the system's; default empty
+	// Whom to trust (ca_file, server_name) and as whom to come (cert_file, key_file); default the system's authorities, and as
+	// nobody.
+	certs.Config `koanf:",squash"`
 
 	Username string        `koanf:"username"` // default empty: no login
-	Password secret.String `koanf:"password"`
+	Password secret.String `koanf:"password"` // given as a file, it is read again for each login
 
 	From       string `koanf:"from"`        // as Shop <coupons@shop.example>
 	ReplyTo    string `koanf:"reply_to"`    // default empty
@@ -80,6 +83,7 @@ func (c Config) Validate() error {
 	default:
 		bad("tls: must be %s, %s or %s, got %q", TLSStart, TLSImplicit, TLSNone, c.TLS)
 	}
+	errs = append(errs, c.Config.Validate())
 	if c.Password.Empty() != (c.Username == "") {
 		bad("username: must be set exactly if password is, got %q", c.Username)
 	}

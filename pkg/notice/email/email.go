@@ -2,11 +2,8 @@ package email
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/mail"
-	"os"
 	"strings"
 	"time"
 
@@ -21,7 +18,6 @@ type Email struct {
 	replyTo *mail.Address // nil: none
 	bounce  string        // of the envelope
 	domain  string
-	tls     *tls.Config
 	now     func() time.Time
 	hints   hints
 	pool    *pool
@@ -29,12 +25,13 @@ type Email struct {
 
 var _ notice.Channel = (*Email)(nil)
 
-// New makes the channel. The CA's file is read here; nothing is connected yet. Close it.
+// New makes the channel. The files for TLS must be there; they are read again for each connection. Nothing is connected yet.
+// Close it.
 func New(cfg Config, now func() time.Time) (*Email, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	e := &Email{cfg: cfg, now: now, hints: newHints(), tls: &tls.Config{ServerName: cfg.Host, MinVersion: tls.VersionTLS12}}
+	e := &Email{cfg: cfg, now: now, hints: newHints()}
 	from, err := mail.ParseAddress(cfg.From)
 	if err != nil {
 		return nil, fmt.Errorf("from: %w", err)
@@ -52,15 +49,8 @@ func New(cfg Config, now func() time.Time) (*Email, error) {
 	if e.domain == "" {
 		e.domain = from.Address[strings.LastIndexByte(from.Address, '@')+1:]
 	}
-	if cfg.CA != "" {
-		pem, err := os.ReadFile(cfg.CA)
-		if err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
-		}
-		e.tls.RootCAs = x509.NewCertPool()
-		if !e.tls.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca_file: holds no certificate: %s", cfg.CA)
-		}
+	if _, err := cfg.Client(cfg.Host); err != nil {
+		return nil, err //nolint:wrapcheck // begins with the field's name
 	}
 	e.pool = newPool(cfg.Connections, cfg.Idle)
 	return e, nil

@@ -34,7 +34,7 @@ func open(t *testing.T, shape func(*receive.MailConfig, *email.Config)) box {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, a.WriteFile(ca))
 	there, here := receive.MailConfig{Authority: a}, email.DefaultConfig()
-	here.Host, here.CA, here.From = "127.0.0.1", ca, "优惠券 <coupons@shop.example>"
+	here.Host, here.CAFile, here.From = "127.0.0.1", ca, "优惠券 <coupons@shop.example>"
 	if shape != nil {
 		shape(&there, &here)
 	}
@@ -171,14 +171,14 @@ func TestARepeatHasTheSameMessageID(t *testing.T) {
 func TestWithoutTLSNothingIsSent(t *testing.T) {
 	b := open(t, func(there *receive.MailConfig, here *email.Config) {
 		there.Authority, there.User, there.Password = nil, "lapse", "pass-word"
-		here.CA, here.Username, here.Password = "", "lapse", secret.New("pass-word")
+		here.CAFile, here.Username, here.Password = "", "lapse", secret.New("pass-word")
 	})
 	require.Equal(t, notice.Result{Outcome: notice.Retry, Reason: "tls"}, b.send(t, letter(1)))
 	taken, _ := b.Total()
 	require.Zero(t, taken)
 
 	b = open(t, func(there *receive.MailConfig, here *email.Config) {
-		there.Authority, here.CA, here.TLS = nil, "", email.TLSNone
+		there.Authority, here.CAFile, here.TLS = nil, "", email.TLSNone
 	})
 	require.Equal(t, notice.Sent, b.send(t, letter(1)).Outcome, "to loopback, when asked to")
 }

@@ -180,9 +180,13 @@ func (e *Email) dial(ctx context.Context) (*link, *failure) {
 
 func (e *Email) hello(ctx context.Context, raw net.Conn) (*link, *failure) {
 	conn := raw
+	trust, err := e.cfg.Client(e.cfg.Host)
+	if err != nil {
+		return nil, &failure{stageTLS, err}
+	}
 	switch e.cfg.TLS {
 	case TLSImplicit:
-		secure := tls.Client(raw, e.tls)
+		secure := tls.Client(raw, trust)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return nil, &failure{stageTLS, err}
 		}
@@ -203,7 +207,7 @@ func (e *Email) hello(ctx context.Context, raw net.Conn) (*link, *failure) {
 		if offered, _ := client.Extension("STARTTLS"); !offered {
 			return nil, &failure{stageTLS, errors.New("not offered")}
 		}
-		if err := client.StartTLS(e.tls); err != nil {
+		if err := client.StartTLS(trust); err != nil {
 			return nil, &failure{stageTLS, err}
 		}
 	}
@@ -216,7 +220,11 @@ func (e *Email) hello(ctx context.Context, raw net.Conn) (*link, *failure) {
 }
 
 func (e *Email) login(client *smtp.Client) error {
-	password := e.cfg.Password.Reveal()
+	now, err := e.cfg.Password.Current()
+	if err != nil {
+		return err //nolint:wrapcheck // says what it reads
+	}
+	password := now.Reveal()
 	_, offered := client.Extension("AUTH")
 	mechanisms := strings.Fields(strings.ToUpper(offered))
 	allowed := e.cfg.TLS == TLSNone // loopback, as the configuration says

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/certs"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/secret"
 )
@@ -19,10 +20,13 @@ const keyLeast = 16
 type Config struct {
 	URL   string        `koanf:"url"`   // where notices are posted; https, or http on loopback
 	Plain bool          `koanf:"plain"` // http to other hosts, too: in a network that is trusted. Default false
-	CA    string        `koanf:"ca_file"`
 	KeyID string        `koanf:"key_id"` // names the key to the gateway
 	Key   secret.String `koanf:"key"`    // of the signatures; 16 bytes at least
 	Token secret.String `koanf:"token"`  // sent as Authorization: Bearer; default empty: no such header
+
+	// Whom to trust (ca_file, server_name) and as whom to come (cert_file, key_file); default the system's authorities, and as
+	// nobody.
+	certs.Config `koanf:",squash"`
 
 	Sign      string     `koanf:"sign"`      // the sender's registered name that providers put before an SMS; default empty
 	Templates []Template `koanf:"templates"` // the provider's codes; the first that fits holds
@@ -75,6 +79,7 @@ func (c Config) Validate() error {
 			bad("templates[%d].kind: must be %s, %s or empty, got %q", i, coupon.NoticeExpiring, coupon.NoticeExpired, t.Kind)
 		}
 	}
+	errs = append(errs, c.Config.Validate())
 	span("retry_after_max", c.RetryAfterMax, time.Second, 24*time.Hour)
 	span("idle", c.Idle, time.Second, time.Hour)
 	if c.Connections < 1 || c.Connections > 1000 {

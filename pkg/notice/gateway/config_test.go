@@ -58,7 +58,7 @@ func TestConfig(t *testing.T) {
 	require.NoError(t, cfg.Validate())
 	_, err := gateway.New(coupon.ChannelEmail, valid(), time.Now)
 	require.ErrorContains(t, err, "email")
-	cfg.CA = "/nowhere/ca.pem"
+	cfg.CAFile = "/nowhere/ca.pem"
 	_, err = gateway.New(coupon.ChannelSMS, cfg, time.Now)
 	require.ErrorContains(t, err, "ca_file: ")
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +34,8 @@ type Gateway struct {
 
 var _ notice.Channel = (*Gateway)(nil)
 
-// New makes the channel, coupon.ChannelSMS or coupon.ChannelPush. The CA's file is read here; nothing is connected yet.
+// New makes the channel, coupon.ChannelSMS or coupon.ChannelPush. The files for TLS must be there; they are read again for each
+// connection. Nothing is connected yet.
 func New(channel coupon.Channel, cfg Config, now func() time.Time) (*Gateway, error) {
 	if channel != coupon.ChannelSMS && channel != coupon.ChannelPush {
 		return nil, fmt.Errorf("a gateway serves %s and %s, not %q", coupon.ChannelSMS, coupon.ChannelPush, channel)
@@ -44,21 +43,12 @@ func New(channel coupon.Channel, cfg Config, now func() time.Time) (*Gateway, er
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12}
-	if cfg.CA != "" {
-		pem, err := os.ReadFile(cfg.CA)
-		if err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
-		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca_file: holds no certificate: %s", cfg.CA)
-		}
+	if _, err := cfg.Client(""); err != nil {
+		return nil, err //nolint:wrapcheck // begins with the field's name
 	}
 	g := &Gateway{channel: channel, cfg: cfg, now: now}
 	g.transport = &http.Transport{
-		DialContext:     (&net.Dialer{Timeout: connectWithin}).DialContext,
-		TLSClientConfig: conf, TLSHandshakeTimeout: connectWithin,
+		DialContext: (&net.Dialer{Timeout: connectWithin}).DialContext, DialTLSContext: g.dialTLS,
 		MaxIdleConnsPerHost: cfg.Connections, MaxIdleConns: cfg.Connections, IdleConnTimeout: cfg.Idle,
 		MaxResponseHeaderBytes: answerLimit, DisableCompression: true,
 		// A connection that was open before may have been closed by the gateway meanwhile, and only the attempt to use it
@@ -66,6 +56,36 @@ func New(channel coupon.Channel, cfg Config, now func() time.Time) (*Gateway, er
 		DisableKeepAlives: channel == coupon.ChannelSMS,
 	}
 	return g, nil
+}
+
+// handshakeError is of a connection that could be made, and not trusted.
+type handshakeError struct{ err error }
+
+func (e *handshakeError) Error() string { return e.err.Error() }
+func (e *handshakeError) Unwrap() error { return e.err }
+
+// dialTLS reads the files for TLS again: they may have been replaced.
+func (g *Gateway) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectWithin)
+	defer cancel()
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := g.cfg.Client(host)
+	if err != nil {
+		return nil, &handshakeError{err}
+	}
+	raw, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(raw, conf)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, &handshakeError{err}
+	}
+	return conn, nil
 }
 
 // Name is sms or push.
@@ -91,6 +111,9 @@ func (g *Gateway) Deliver(ctx context.Context, ms []notice.Message) []notice.Res
 	}
 	return results
 }
+
+// errSecret: token or key cannot be read, which is not the message's fault.
+var errSecret = errors.New("secret")
 
 // body is what a gateway is sent.
 type body struct {
@@ -132,10 +155,15 @@ func (g *Gateway) request(ctx context.Context, m *notice.Message) (*http.Request
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "lapse")
 	req.Header.Set("Idempotency-Key", m.ID)
-	if !g.cfg.Token.Empty() {
-		req.Header.Set("Authorization", "Bearer "+g.cfg.Token.Reveal())
+	token, tokenErr := g.cfg.Token.Current()
+	key, keyErr := g.cfg.Key.Current()
+	if err := errors.Join(tokenErr, keyErr); err != nil {
+		return nil, fmt.Errorf("%w: %w", errSecret, err)
 	}
-	Sign(g.cfg.KeyID, g.cfg.Key, req.Header, text, g.now())
+	if !token.Empty() {
+		req.Header.Set("Authorization", "Bearer "+token.Reveal())
+	}
+	Sign(g.cfg.KeyID, key, req.Header, text, g.now())
 	// net/http takes a request with an Idempotency-Key for one that it may send again by itself; without this it cannot.
 	req.GetBody = nil
 	return req, nil
@@ -144,10 +172,12 @@ func (g *Gateway) request(ctx context.Context, m *notice.Message) (*http.Request
 func (g *Gateway) deliver(ctx context.Context, m *notice.Message) notice.Result {
 	var way way
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		TLSHandshakeStart: func() { way.shook.Store(true) },
-		GotConn:           func(httptrace.GotConnInfo) { way.reached.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { way.reached.Store(true) },
 	})
 	req, err := g.request(ctx, m)
+	if errors.Is(err, errSecret) {
+		return notice.Result{Outcome: notice.Retry, Reason: "secret"}
+	}
 	if err != nil {
 		return notice.Result{Outcome: notice.Permanent, Reason: "bad_request"}
 	}
@@ -162,18 +192,20 @@ func (g *Gateway) deliver(ctx context.Context, m *notice.Message) notice.Result 
 
 // way is how far a request came.
 type way struct {
-	shook   atomic.Bool // a TLS handshake had begun
 	reached atomic.Bool // there was a connection: from here on something may have been written
 }
 
 // unanswered judges a request that ended without a status.
 func (g *Gateway) unanswered(ctx context.Context, w *way, err error) notice.Result {
 	reached, reason := w.reached.Load(), "cut"
-	var late net.Error
+	var (
+		late  net.Error
+		shake *handshakeError
+	)
 	switch {
 	case ctx.Err() != nil || errors.As(err, &late) && late.Timeout():
 		reason = "timeout"
-	case !reached && w.shook.Load():
+	case !reached && errors.As(err, &shake):
 		reason = "tls"
 	case !reached:
 		reason = "connect"

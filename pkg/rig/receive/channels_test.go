@@ -65,7 +65,7 @@ func startMail(t *testing.T) far {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	cfg := email.DefaultConfig()
-	cfg.Host, cfg.Port, cfg.CA, cfg.From = "127.0.0.1", server.Port(), ca, "Shop <coupons@shop.example>"
+	cfg.Host, cfg.Port, cfg.CAFile, cfg.From = "127.0.0.1", server.Port(), ca, "Shop <coupons@shop.example>"
 	cfg.Username, cfg.Password = "lapse", secret.New("pass-word")
 	c, err := email.New(cfg, time.Now)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func startGateway(t *testing.T, channel coupon.Channel) far {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	cfg := gateway.DefaultConfig()
-	cfg.URL, cfg.CA, cfg.KeyID, cfg.Key = server.URL(), ca, "k1", secret.New(key)
+	cfg.URL, cfg.CAFile, cfg.KeyID, cfg.Key = server.URL(), ca, "k1", secret.New(key)
 	c, err := gateway.New(channel, cfg, time.Now)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
@@ -340,7 +340,7 @@ func TestTLSMustHold(t *testing.T) {
 	defer server.Close()
 	for _, name := range []coupon.Channel{sms, push} {
 		cfg := gateway.DefaultConfig()
-		cfg.URL, cfg.CA, cfg.KeyID, cfg.Key = server.URL(), other, "k1", secret.New(key)
+		cfg.URL, cfg.CAFile, cfg.KeyID, cfg.Key = server.URL(), other, "k1", secret.New(key)
 		c, err := gateway.New(name, cfg, time.Now)
 		require.NoError(t, err)
 		require.Equal(t, "retry tls", outcome(far{channel: c}.deliver(t, message(name, 1), 20*time.Second)))
@@ -352,7 +352,7 @@ func TestTLSMustHold(t *testing.T) {
 		box, err := receive.StartMail(t.Context(), receive.MailConfig{Authority: a, Implicit: mode == email.TLSImplicit})
 		require.NoError(t, err)
 		cfg := email.DefaultConfig()
-		cfg.Host, cfg.Port, cfg.CA, cfg.From, cfg.TLS = "127.0.0.1", box.Port(), other, "coupons@shop.example", mode
+		cfg.Host, cfg.Port, cfg.CAFile, cfg.From, cfg.TLS = "127.0.0.1", box.Port(), other, "coupons@shop.example", mode
 		c, err := email.New(cfg, time.Now)
 		require.NoError(t, err)
 		require.Equal(t, "retry tls", outcome(far{channel: c}.deliver(t, message(mail, 1), 20*time.Second)))

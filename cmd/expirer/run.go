@@ -8,6 +8,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/expiry"
+	"github.com/lapsehq/lapse/pkg/heartbeat"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/reconcile"
 	"github.com/lapsehq/lapse/pkg/telemetry"
@@ -25,7 +26,8 @@ func run(ctx context.Context, p config.Process) int {
 // add wires the expirer: what the due queues release goes through the core, and the sweep picks up what they missed.
 func add(w *worker.Worker, c config.Expirer) error {
 	w.ReadyOnBroker()
-	w.Registry.MustRegister(outbox.NewGauges(w.Store, nil), expiry.NewForecastGauges(w.Store, nil))
+	w.Registry.MustRegister(outbox.NewGauges(w.Store, nil), expiry.NewForecastGauges(w.Store, nil),
+		expiry.NewLockGauges(w.Store, c.Expiry.Sweep.Grace, nil), heartbeat.NewGauges(w.Store, nil))
 	if err := w.AddRelay(c.Outbox); err != nil {
 		return err
 	}

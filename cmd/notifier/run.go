@@ -12,6 +12,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/notice"
 	"github.com/lapsehq/lapse/pkg/notice/email"
@@ -87,7 +88,9 @@ func addNotices(w *worker.Worker, c config.Notice, rules *policy.Policy, keeper 
 		return err
 	}
 	collector, err := notice.NewCollector(c.Config, notice.CollectorDeps{
-		Source: w.Codec.Source(), Store: w.Store, Policy: rules, AtRisk: risk.Handle, Log: w.Log, Registerer: w.Registry,
+		Source: w.Codec.Source(), Store: w.Store, Policy: rules, AtRisk: risk.Handle,
+		Heartbeat: func(ctx context.Context, h event.Heartbeat) error { return w.Store.BeatDone(ctx, h.Precision, h.Ended) },
+		Log:       w.Log, Registerer: w.Registry,
 	})
 	if err != nil {
 		return err

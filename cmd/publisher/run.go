@@ -12,6 +12,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/heartbeat"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ledger"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
@@ -47,6 +48,11 @@ func add(w *worker.Worker, c config.Publisher) error {
 		Owner: w.Pod, Limit: c.Database.TxLimit, Horizon: c.Ladder.Horizon, Reminders: reminders,
 	})
 	w.App.Go("planner", plan.Run)
+	beats, err := heartbeat.New(c.Heartbeat, w.Store, w.Log)
+	if err != nil {
+		return fmt.Errorf("heartbeat: %w", err)
+	}
+	w.App.Go("heartbeat", beats.Run)
 	if err := addLedger(w, c); err != nil {
 		return err
 	}

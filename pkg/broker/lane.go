@@ -164,7 +164,13 @@ func (l *lane) settle(confirms <-chan amqp.Confirmation, returns <-chan amqp.Ret
 		}
 		e := <-l.pending
 		l.p.flying.Add(-1)
-		e.j.settle(e.i, verdict(&e.j.msgs[e.i], c.Ack, back))
+		m := &e.j.msgs[e.i]
+		err := verdict(m, c.Ack, back)
+		if m.Optional && errors.Is(err, ErrReturned) {
+			l.p.c.metrics.unbound.Inc()
+			err = nil
+		}
+		e.j.settle(e.i, err)
 		if len(l.pending) == 0 {
 			select {
 			case l.idle <- struct{}{}:

@@ -43,6 +43,8 @@ type Message struct {
 	// Mandatory makes a message that no binding takes an error (ErrReturned)
 	// instead of nothing.
 	Mandatory bool
+	// Optional makes a mandatory message that no binding takes count, and be no error.
+	Optional bool
 	// Attempt goes into HeaderAttempt if above 0.
 	Attempt int
 	// ContentType defaults to application/json.

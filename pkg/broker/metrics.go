@@ -9,6 +9,7 @@ import (
 // metrics of one Client. Label values are queue names and fixed words only.
 type metrics struct {
 	unroutable prometheus.Counter
+	unbound    prometheus.Counter
 	published  *prometheus.CounterVec // result
 	delivered  *prometheus.CounterVec // queue
 	settled    *prometheus.CounterVec // queue, outcome
@@ -24,6 +25,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		unroutable: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lapse_unroutable_total",
 			Help: "Messages that no binding took: returned publishings, and dead letters found in the catch-all queue.",
+		}),
+		unbound: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lapse_events_unbound_total", Help: "Events that nobody has bound a queue for: dropped by design.",
 		}),
 		published: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lapse_broker_published_total", Help: "Published messages by what became of them.",
@@ -60,7 +64,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.unroutable, m.published, m.delivered, m.settled, m.pauses, m.subscribed, m.connected, m.blocked, m.parked} {
+	for _, c := range []prometheus.Collector{m.unroutable, m.unbound, m.published, m.delivered, m.settled, m.pauses, m.subscribed, m.connected, m.blocked, m.parked} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

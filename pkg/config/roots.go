@@ -10,6 +10,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/archive"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/expiry"
+	"github.com/lapsehq/lapse/pkg/heartbeat"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/ledger"
@@ -117,6 +118,7 @@ type Publisher struct {
 	Issuance  issuance.Config      `koanf:"issuance"`
 	Order     order.Config         `koanf:"order"`
 	Ledger    ledger.Config        `koanf:"ledger"`
+	Heartbeat heartbeat.Config     `koanf:"heartbeat"`
 	API       api.Config           `koanf:"api"`
 }
 
@@ -128,7 +130,7 @@ func DefaultPublisher() Publisher {
 	c := Publisher{
 		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Reminders: planner.DefaultRemindConfig(),
 		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
-		API: api.DefaultConfig(),
+		Heartbeat: heartbeat.DefaultConfig(), API: api.DefaultConfig(),
 	}
 	c.Admin.Address = ":9101"
 	c.Database.MaxOpen = 40 // most of them are the API's: see api.limits

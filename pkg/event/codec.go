@@ -73,7 +73,13 @@ func (c *Codec) Source() string { return c.source }
 // Transition gives routing key, id and body of the event that tells of a
 // transition. It fails for a transition that the contract has no event for:
 // nothing may change a coupon unheard.
+//
+// The key is empty for a step that nobody is told of: those of a heartbeat, but for its last.
 func (c *Codec) Transition(t coupon.Transition) (key, id string, body []byte, err error) {
+	if _, beat := coupon.HeartbeatOf(t.Terms.TemplateID); beat {
+		key, id, body = c.heartbeat(&t)
+		return key, id, body, nil
+	}
 	s, ok := stepOf(&t)
 	switch {
 	case !ok:

@@ -168,7 +168,7 @@ func (l *Ladder) planIntake(p *Plan) {
 		p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Ledger(), Key: "coupon.#"})
 	}
 	p.Queues = append(p.Queues, Queue{Name: l.Notice(), Role: RoleNotice, Args: l.work()})
-	for _, key := range []string{"coupon.expired", "coupon.expiring", "coupon.at_risk"} {
+	for _, key := range []string{"coupon.expired", "coupon.expiring", "coupon.at_risk", "heartbeat.expired"} {
 		p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Notice(), Key: key})
 	}
 }

@@ -39,7 +39,9 @@ type CollectorDeps struct {
 	Store  WindowStore
 	Policy Closes
 	// AtRisk handles coupon.at_risk events and gives one outcome for each; nil: they are acked.
-	AtRisk     func(ctx context.Context, es []event.AtRisk) ([]broker.Outcome, error)
+	AtRisk func(ctx context.Context, es []event.AtRisk) ([]broker.Outcome, error)
+	// Heartbeat is told of a heartbeat that has come all the way: nil: they are acked.
+	Heartbeat  func(ctx context.Context, h event.Heartbeat) error
 	Log        *zap.Logger
 	Registerer prometheus.Registerer
 }
@@ -85,6 +87,11 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 		case err != nil:
 			out[i] = c.park(kind, err)
 			parked++
+		case kind == kindHeartbeat:
+			if err := c.beat(ctx, e.beat); err != nil {
+				return nil, err
+			}
+			out[i] = broker.Ack()
 		case kind == kindAtRisk:
 			risks, others = append(risks, e.risk), append(others, i)
 		default:
@@ -109,6 +116,18 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 		return nil, err
 	}
 	return out, nil
+}
+
+// beat notes a heartbeat: no user is told of it.
+func (c *Collector) beat(ctx context.Context, h event.Heartbeat) error {
+	c.count(kindHeartbeat, resultPassed, 1)
+	if c.Heartbeat == nil {
+		return nil
+	}
+	if err := c.Heartbeat(ctx, h); err != nil {
+		return fmt.Errorf("heartbeat: %w", err)
+	}
+	return nil
 }
 
 // pass hands the at_risk events on.

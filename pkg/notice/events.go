@@ -16,10 +16,11 @@ type reading struct {
 	decode func(body []byte) (e read, source string, err error)
 }
 
-// read is an event: an item, or a user at risk.
+// read is an event: an item, a user at risk, or a heartbeat.
 type read struct {
 	item coupon.NoticeItem
 	risk event.AtRisk
+	beat event.Heartbeat
 }
 
 func readings() []reading {
@@ -27,6 +28,7 @@ func readings() []reading {
 		{"coupon.expired", string(coupon.NoticeExpired), readExpired},
 		{event.KeyExpiring, string(coupon.NoticeExpiring), readExpiring},
 		{event.KeyAtRisk, kindAtRisk, readAtRisk},
+		{event.KeyHeartbeat, kindHeartbeat, readHeartbeat},
 	}
 }
 
@@ -78,4 +80,9 @@ func readExpiring(body []byte) (read, string, error) {
 func readAtRisk(body []byte) (read, string, error) {
 	e, err := event.DecodeAtRisk(body)
 	return read{risk: e}, e.Source, err //nolint:wrapcheck // says what it decodes
+}
+
+func readHeartbeat(body []byte) (read, string, error) {
+	e, err := event.DecodeHeartbeat(body)
+	return read{beat: e}, e.Source, err //nolint:wrapcheck // says what it decodes
 }

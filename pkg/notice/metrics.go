@@ -32,8 +32,11 @@ func kinds() []coupon.NoticeKind {
 	return []coupon.NoticeKind{coupon.NoticeExpiring, coupon.NoticeExpired}
 }
 
-// kindAtRisk labels events that are no notice.
-const kindAtRisk = "at_risk"
+// Labels of events that are no notice.
+const (
+	kindAtRisk    = "at_risk"
+	kindHeartbeat = "heartbeat"
+)
 
 const reasonOther = "other"
 
@@ -59,8 +62,10 @@ func newCollectorMetrics(reg prometheus.Registerer) *collectorMetrics {
 			m.items.WithLabelValues(string(kind), result)
 		}
 	}
-	m.items.WithLabelValues(kindAtRisk, resultPassed)
-	m.items.WithLabelValues(kindAtRisk, resultParked)
+	for _, kind := range []string{kindAtRisk, kindHeartbeat} {
+		m.items.WithLabelValues(kind, resultPassed)
+		m.items.WithLabelValues(kind, resultParked)
+	}
 	m.items.WithLabelValues(reasonOther, resultParked)
 	reg.MustRegister(m.items)
 	return m

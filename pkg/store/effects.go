@@ -94,6 +94,9 @@ func (s *Store) record(ctx context.Context, tx *txn, now time.Time, ts []coupon.
 		if err != nil {
 			return fmt.Errorf("encode event of a transition to %s: %w", ts[i].To, err)
 		}
+		if key == "" {
+			continue // a heartbeat's
+		}
 		rows = append(rows, outboxRow{
 			lane: LaneEvent, part: coupon.Partition(ts[i].CouponID), couponID: ts[i].CouponID,
 			msgID: id, key: key, class: ' ', body: body, trace: ts[i].Trace,

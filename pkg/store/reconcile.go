@@ -127,7 +127,9 @@ func (s *Store) tally(ctx context.Context, q querier, low, high uint64) ([]coupo
 		if err := r.Scan(&t.Template, &t.Revision, &t.Status, &t.Archived, &t.Coupons); err != nil {
 			return err
 		}
-		out = append(out, t)
+		if _, beat := coupon.HeartbeatOf(t.Template); !beat {
+			out = append(out, t)
+		}
 		return nil
 	}, low, high, low, high)
 	return out, err
@@ -213,7 +215,9 @@ func (s *Store) StepTallies(ctx context.Context, low, high uint64, uncountedBefo
 		if err := r.Scan(&t.Template, &t.Revision, &t.Day, &t.From, &t.To, &t.Counted, &t.Uncounted); err != nil {
 			return err
 		}
-		out = append(out, t)
+		if _, beat := coupon.HeartbeatOf(t.Template); !beat {
+			out = append(out, t)
+		}
 		return nil
 	}, uncountedBefore, low, high, uncountedBefore, low, high)
 	return out, err

@@ -19,7 +19,13 @@ type verifyCommand struct {
 	Walk      verifyWalk      `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
 	Checkout  verifyCheckout  `cmd:"" help:"The coupon's whole life over HTTP and by order events, with races, kills and speed: about 12 minutes."`
 	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale about an hour."`
+	Deploy    verifyDeploy    `cmd:"" help:"What watches the fleet: Prometheus, rules and dashboard, and alerts that are provoked."`
 	Notices   verifyNotices   `cmd:"" help:"Reminders and the notifier, with a mail server and providers that fail: about 10 minutes."`
+}
+
+type verifyDeploy struct {
+	Alert string `placeholder:"NAME" help:"Provoke this alert, and do nothing else."`
+	verifyFlags
 }
 
 type verifyNotices struct {
@@ -72,6 +78,18 @@ clock makes new sessions of its own database read another clock (init_connect) m
 func (c *verifyNotices) Help() string {
 	return `It runs against the development servers of this checkout only (scripts/stack up), and on a machine that does nothing else: rates are measured.
 Mail server and providers are its own, on loopback. Sections: ` + strings.Join(verify.NoticesSections(), ", ") + `.` + verifyExits
+}
+
+// Help tells of the sections and the exit codes.
+func (c *verifyDeploy) Help() string {
+	return `It runs against the development servers of this checkout only (scripts/stack up), and needs Prometheus (scripts/stack tools). Sections: ` +
+		strings.Join(verify.DeploySections(), ", ") + `.
+Alerts that can be provoked: ` + strings.Join(verify.ProvokedAlerts(), ", ") + `.` + verifyExits
+}
+
+// Run verifies what watches the fleet and prints what was found.
+func (c *verifyDeploy) Run(ctx context.Context, s *system) error {
+	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) { return verify.Deploy(ctx, cfg, c.Alert) })
 }
 
 // Run verifies reminders and the notifier and prints what was found.

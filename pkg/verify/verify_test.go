@@ -58,7 +58,7 @@ func TestTheDocumentHasFieldsAndSections(t *testing.T) {
 	for name := range fields {
 		require.Contains(t, string(doc), "| `"+name+"` |")
 	}
-	for _, section := range slices.Concat(verify.WalkSections(), verify.CheckoutSections(), verify.BackstopsSections()) {
+	for _, section := range slices.Concat(verify.WalkSections(), verify.CheckoutSections(), verify.BackstopsSections(), verify.DeploySections()) {
 		require.Regexp(t, "(?m)^\\|[^|]*`"+section+"`[^|]*\\|", string(doc))
 	}
 }
@@ -75,6 +75,8 @@ func TestBadConfigurationsAreNamed(t *testing.T) {
 	_, err = verify.Backstops(t.Context(), verify.Config{Only: []string{"rain"}}, "huge")
 	require.ErrorContains(t, err, `scale: must be small or full, got "huge"`)
 	require.ErrorContains(t, err, "only: must be of rebuild,")
+	_, err = verify.Deploy(t.Context(), verify.Config{}, "LapseRains")
+	require.ErrorContains(t, err, "alert: must be of LapseLatenessBurnsFast,")
 	_, err = verify.Checkout(t.Context(), verify.Config{Only: []string{"speed", "rain"}})
 	require.ErrorContains(t, err, "only: must be of parallel-locks,")
 	require.ErrorContains(t, err, `got "rain"`)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,6 +24,7 @@ type Overdue interface {
 	Mark(ctx context.Context) (mark, now time.Time, err error)
 	Overdue(ctx context.Context, grace time.Duration) (n int64, oldest time.Duration, err error)
 	PrunePods(ctx context.Context) error
+	Expirers(ctx context.Context) (int, error)
 }
 
 // Sweeper is the core's second driver: it finds by the row what the ladder missed. It needs no broker.
@@ -41,12 +44,16 @@ type Sweeper struct {
 
 // portions is into how many transactions the work of a second is cut outside of the quiet hours: a large one holds up
 // every commit behind it, and orders go on beside it.
-const portions = 10
+const portions = 4
 
-// rests is for how many times as long as a batch took the sweep stands still after it, outside of the quiet hours. So it takes a
-// fifth of the time at most, whatever a batch costs (one with rows that cannot be changed is many transactions), and gives way
-// where the database has become slow.
-const rests = 4
+// shareOutside is which part of the time the sweeps of all expirers together take outside of the quiet hours, at most: a fifth. A
+// sweep stands still after each batch for as long as that asks for, whatever the batch cost (one with rows that cannot be changed
+// is many transactions), and gives way where the database has become slow. How long varies, so that several do not fall into step.
+const shareOutside = 5
+
+// singly is how many rows of a batch that holds one which cannot be changed are tried at once then, each by itself: where many
+// stand together, halving takes twice as many transactions, and all of a batch are a burst.
+const singly = 10
 
 func (c SweepConfig) portion() int { return min(c.Batch, max(1, c.RateOutside/portions)) }
 
@@ -65,19 +72,16 @@ func NewSweeper(c SweepConfig, rows Overdue, core *Core, heard func() error, lim
 	}
 }
 
-// grace is how long a due coupon is left to the ladder now.
-func (s *Sweeper) grace(now time.Time) time.Duration {
+// deaf says that the broker has been out of reach for outage_grace: the sweep is the main force then.
+func (s *Sweeper) deaf(now time.Time) bool {
 	if s.heard == nil || s.heard() == nil {
 		s.away = time.Time{}
-		return s.config.Grace
+		return false
 	}
 	if s.away.IsZero() {
 		s.away = now
 	}
-	if now.Sub(s.away) < s.config.OutageGrace {
-		return s.config.Grace
-	}
-	return s.config.OutageGrace
+	return now.Sub(s.away) >= s.config.OutageGrace
 }
 
 const (
@@ -122,12 +126,21 @@ func (s *Sweeper) Once(ctx context.Context) (Swept, error) {
 	if mark.Before(now) {
 		total.Cutoff = mark
 	}
-	total.Cutoff = total.Cutoff.Add(-s.grace(time.Now()))
+	deaf, grace := s.deaf(time.Now()), s.config.Grace
+	if deaf {
+		grace = s.config.OutageGrace
+	}
+	total.Cutoff = total.Cutoff.Add(-grace)
 	limits, mode := []*rate.Limiter{s.limit}, modeFull
 	s.size, s.rests = s.config.Batch, 0
-	if !s.config.Quiet(now) {
+	if !deaf && !s.config.Quiet(now) {
+		pods, err := s.rows.Expirers(ask)
+		if err != nil {
+			return total, fmt.Errorf("count the expirers: %w", err)
+		}
+		s.slowly.SetLimit(rate.Limit(float64(s.config.RateOutside) / float64(pods)))
 		limits, mode = append(limits, s.slowly), modeReduced
-		s.size, s.rests = s.config.portion(), rests
+		s.size, s.rests = s.config.portion(), shareOutside*pods-1
 	}
 	s.core.pulse.Mode(mode)
 	for _, locks := range []bool{false, true} {
@@ -165,13 +178,18 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits
 		for _, limit := range limits {
 			limit.ReserveN(time.Now(), min(done.rows, s.size))
 		}
-		if s.rests > 0 && lifecycle.Sleep(bounded, time.Duration(s.rests)*time.Since(began)) != nil {
+		if s.rests > 0 && lifecycle.Sleep(bounded, s.rest(time.Since(began))) != nil {
 			total.More = true
 			return total, ctx.Err() //nolint:wrapcheck // nil: the time is up
 		}
 	}
 	total.More = false
 	return total, nil
+}
+
+// rest is how long to stand still after a batch that took so long: rests times that on average.
+func (s *Sweeper) rest(took time.Duration) time.Duration {
+	return time.Duration((0.5 + rand.Float64()) * float64(s.rests) * float64(took)) //nolint:gosec // no secret
 }
 
 // batch settles one batch behind the cursor; done.More says that it was a full one.
@@ -207,8 +225,12 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 		done.Failed, done.More = head, full || head < len(keys)
 		return done, keys[head-1], nil
 	}
-	done.More = full || len(keys) > s.size
-	keys = keys[:min(len(keys), s.size)]
+	size := s.size
+	if s.rests > 0 {
+		size = min(size, singly)
+	}
+	done.More = full || len(keys) > size
+	keys = keys[:min(len(keys), size)]
 	next = keys[len(keys)-1]
 	ts := make([]coupon.Trigger, 0, len(keys))
 	for _, k := range keys {
@@ -218,9 +240,17 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 		}
 		ts = append(ts, coupon.Trigger{Kind: coupon.KindExpire, CouponID: k.ID, At: k.At, Origin: coupon.OriginSweep})
 	}
-	results, err := s.core.Settle(ctx, ts)
-	if err != nil {
-		return done, at, err
+	step := max(1, len(ts))
+	if s.rests > 0 {
+		step = 1
+	}
+	var results []Result
+	for some := range slices.Chunk(ts, step) {
+		settled, err := s.core.Settle(ctx, some)
+		if err != nil {
+			return done, at, err
+		}
+		results = append(results, settled...)
 	}
 	fresh := 0
 	for i, r := range results {

@@ -28,6 +28,7 @@ type shelf struct {
 	rounds  int
 	pruned  int
 	away    bool // the broker
+	pods    int  // expirers, 1 at least
 }
 
 func (s *shelf) heard() error {
@@ -85,6 +86,8 @@ func (s *shelf) SweepKeys(_ context.Context, _ bool, cutoff time.Time, from coup
 	}
 	return keys, nil
 }
+
+func (s *shelf) Expirers(context.Context) (int, error) { return max(1, s.pods), nil }
 
 func (s *shelf) Mark(context.Context) (mark, now time.Time, err error) {
 	s.mu.Lock()

@@ -196,12 +196,19 @@ func (s *Store) DrainRate(ctx context.Context) (coupon.DrainRate, error) {
 		return coupon.DrainRate{}, nil // of another release
 	}
 	rate.PerPod, rate.Measured = row.PerPod, row.Measured
+	var err error
+	rate.Pods, err = s.Expirers(ctx)
+	return rate, err
+}
+
+// Expirers is how many expirers were heard of lately, at least 1.
+func (s *Store) Expirers(ctx context.Context) (int, error) {
 	reports, err := s.ClockReports(ctx)
+	n := 0
 	for _, r := range reports {
 		if r.Role == "expirer" {
-			rate.Pods++
+			n++
 		}
 	}
-	rate.Pods = max(1, rate.Pods)
-	return rate, err
+	return max(1, n), err
 }

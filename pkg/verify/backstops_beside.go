@@ -11,6 +11,7 @@ import (
 
 const (
 	turns      = 5
+	warmups    = 2 // connections are made, plans are read, what was granted is counted
 	turnFor    = 4 * time.Second
 	turnSettle = 300 * time.Millisecond
 	patience   = time.Minute
@@ -60,7 +61,7 @@ func (s *shop) beside(ctx context.Context, w *backstops, template string, with c
 	if err := stop(); err != nil {
 		return b, err
 	}
-	stock, err := s.fill(ctx, template, "beside", (1+2*turns)*each)
+	stock, err := s.fill(ctx, template, "beside", (warmups+2*turns)*each)
 	if err != nil {
 		return b, err
 	}
@@ -72,8 +73,17 @@ func (s *shop) beside(ctx context.Context, w *backstops, template string, with c
 		into.took, into.failed = append(into.took, l.took...), into.failed+l.failed
 		return ctx.Err()
 	}
-	var warm load // connections are made, plans are read
-	if err := turn(2*turns, &warm); err != nil {
+	var warm load
+	for i := range warmups {
+		err := drained(ctx, s.DB())
+		if err == nil {
+			err = turn(2*turns+i, &warm)
+		}
+		if err != nil {
+			return b, err
+		}
+	}
+	if err := drained(ctx, s.DB()); err != nil {
 		return b, err
 	}
 	for i := range turns {

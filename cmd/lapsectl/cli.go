@@ -31,6 +31,7 @@ type cli struct {
 	Notice    noticeCommand    `cmd:"" help:"Look at notices and reminders, and have them sent again."`
 	User      userCommand      `cmd:"" help:"Show what is stored of a user, erase it, and note what they do not want."`
 	Stats     statsCommand     `cmd:"" help:"Show what became of a template's coupons, day by day."`
+	Grants    grantsCommand    `cmd:"" help:"Print what users of their own for the workers may do in database and broker."`
 	Token     tokenCommand     `cmd:"" help:"Make a token for the API, and its entry for the configuration."`
 	Rebuild   rebuildCommand   `cmd:"" help:"Publish the triggers of all coupons again, for a broker that has lost them."`
 	Topology  topologyCommand  `cmd:"" help:"Show, check, complete and move what stands on the broker."`

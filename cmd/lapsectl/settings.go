@@ -207,7 +207,7 @@ func (s *system) openStore(ctx context.Context) (*store.Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
-	cfg.Database.Migrate, cfg.Database.MaxOpen = "verify", 4
+	cfg.Database.Migrate, cfg.Database.MaxOpen, cfg.Database.Reader = "verify", 4, true
 	opened, err := store.Open(ctx, cfg.Database, codec, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {
 		return nil, fmt.Errorf("database %s at %s: %w", cfg.Database.Name, cfg.Database.Address, err)

@@ -15,11 +15,11 @@ const proxyDial = 5 * time.Second
 // Proxy stands between a client and one TCP server and plays the network's
 // bad days: connections cut, silent for ever, slow, or refused.
 type Proxy struct {
-	target   string
 	listener net.Listener
 	owned    sync.WaitGroup
 
 	mu      sync.Mutex
+	target  string
 	links   map[*link]struct{}
 	paused  chan struct{} // not nil while paused; closed by Resume
 	delay   time.Duration
@@ -46,6 +46,13 @@ func NewProxy(target string) (*Proxy, error) {
 
 // Addr is where clients connect (host:port).
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Aim sends new connections to another server (host:port); those there are stay where they are, as after a change of a name.
+func (p *Proxy) Aim(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
 
 // Cut resets every connection and says how many there were. New ones are taken.
 func (p *Proxy) Cut() int {
@@ -125,13 +132,13 @@ func (p *Proxy) accept() {
 			return // closed
 		}
 		p.mu.Lock()
-		refuse := p.refuse || p.closing
+		refuse, target := p.refuse || p.closing, p.target
 		p.mu.Unlock()
 		if refuse {
 			_ = c.Close()
 			continue
 		}
-		s, err := net.DialTimeout("tcp", p.target, proxyDial) //nolint:noctx // bounded by its own limit
+		s, err := net.DialTimeout("tcp", target, proxyDial) //nolint:noctx // bounded by its own limit
 		if err != nil {
 			_ = c.Close()
 			continue

@@ -6,6 +6,8 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -106,4 +108,34 @@ func TestTextRoundTrip(t *testing.T) {
 		require.Equal(t, text, s.Reveal())
 		require.Equal(t, secret.New(text), s)
 	})
+}
+
+// A password that is changed in its file is the new one at the next login.
+func TestCurrent(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("first\r\n\n"), 0o600))
+	s, err := secret.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "first", s.Reveal())
+	require.NoError(t, os.WriteFile(file, []byte("second\n"), 0o600))
+	now, err := s.Current()
+	require.NoError(t, err)
+	require.Equal(t, "second", now.Reveal())
+	require.Equal(t, "first", s.Reveal())
+	require.NotContains(t, fmt.Sprintf("%v %+v %#v", s, now, hold(s)), "first")
+
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err = s.Current()
+	require.ErrorContains(t, err, "is empty")
+	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("x"), 64<<10+1), 0o600))
+	_, err = s.Current()
+	require.ErrorContains(t, err, "has more than 65536 bytes")
+	require.NoError(t, os.Remove(file))
+	kept, err := s.Current()
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Equal(t, s, kept)
+
+	same, err := secret.New("text").Current()
+	require.NoError(t, err)
+	require.Equal(t, secret.New("text"), same)
 }

@@ -107,6 +107,9 @@ func (i *Installation) database(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := i.place.makeAccounts(ctx, i.ladder); err != nil {
+		return errors.Join(err, s.Close())
+	}
 	i.codec = codec
 	return s.Close()
 }

@@ -41,7 +41,8 @@ type place struct {
 	database string
 	dir      string // of logs and ports files
 	mysql    *mysql.Config
-	reshape  func(*ladder.Config) // nil: the ladder as it is by default
+	reshape  func(*ladder.Config)   // nil: the ladder as it is by default
+	accounts map[string]rig.Account // of workers, once they are made
 }
 
 func newPlace(stack rig.Stack, keep bool) (*place, error) {
@@ -92,10 +93,10 @@ func (p *place) env() map[string]string {
 // program is a worker with its environment: ours without what an outer configuration says of Lapse.
 func (p *place) program(bin, name string, more map[string]string) rig.Program {
 	vars := p.env()
+	p.asAccount(name, vars)
 	vars["LAPSE__ADMIN__ADDRESS"] = "127.0.0.1:0"
 	if name == "publisher" { // the others have no API, and refuse settings that they do not know
 		vars["LAPSE__API__ADDRESS"] = "127.0.0.1:0"
-		vars["LAPSE__HEARTBEAT__ENABLED"] = "false" // every coupon of a run is the run's
 	}
 	maps.Copy(vars, more)
 	var env []string
@@ -177,7 +178,7 @@ func (p *place) deleteTopology(ctx context.Context) error {
 
 // remove takes away everything of the run but what still runs.
 func (p *place) remove(ctx context.Context) error {
-	return errors.Join(p.deleteTopology(ctx), p.dropDatabase(ctx), os.RemoveAll(p.dir))
+	return errors.Join(p.deleteTopology(ctx), p.dropDatabase(ctx), p.dropAccounts(ctx), os.RemoveAll(p.dir))
 }
 
 // saveLogs puts the logs of a failed run where the next one that fails will replace them.

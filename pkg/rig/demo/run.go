@@ -193,6 +193,9 @@ func (r *run) prepareDatabase(ctx context.Context) error {
 	if r.store, r.codec, err = r.place.openStore(ctx); err != nil {
 		return err
 	}
+	if err := r.place.makeAccounts(ctx, r.ladder); err != nil {
+		return err
+	}
 	r.template, err = r.store.CreateTemplate(ctx, coupon.Template{
 		Name: "demo", Rule: coupon.Rule{Kind: coupon.RuleAfter, After: "24h"},
 		Terms: coupon.Terms{Value: 1000, Currency: "CNY", Precision: coupon.Exact},

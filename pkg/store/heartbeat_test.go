@@ -61,7 +61,7 @@ func TestHeartbeatsComeAndGo(t *testing.T) {
 	require.Empty(t, steps)
 }
 
-func expireBeats(t *testing.T, db *testenv.Database, s interface {
+func expireBeats(t *testing.T, db testenv.Database, s interface {
 	ExpireBatch(ctx context.Context, ts []coupon.Trigger, allow func(time.Time) error) (time.Time, []coupon.Settlement, error)
 },
 ) {

@@ -1,5 +1,21 @@
-// Package delay holds the delay mechanisms: one call, "deliver this trigger at T", behind the relay's trigger lane
-// and the planner (design.md §2, Mechanism). The ladder is the default; with the sweep alone nothing is sent.
+// Package delay holds the delay mechanisms: one call, "deliver this trigger at its instant", behind the relay's trigger
+// lane and the planner. Which one is in force is a choice (delay.mechanism); all of them feed the same due queues, and none
+// of them is an authority: the row is the schedule, and the sweep settles what a mechanism lost.
+//
+//   - Ladder, the default: triggers wait in RabbitMQ's TTL buckets.
+//   - ZSet: they wait in sorted sets of a Redis server, and movers bring them to the due exchange.
+//   - Wheel: they wait in the memory of the process that relays their partition, read from the rows again and again.
+//   - SweepOnly: nothing waits anywhere; the sweep finds every end by its row.
+//
+// # Invariants
+//
+//   - Deliver answers nil for a trigger only when the mechanism holds it (as safely as it holds anything) or when it will
+//     come by the row without it. A trigger that was answered with an error stays in the outbox.
+//   - A trigger that is held is published to the due exchange with a confirm, at its instant on the database's clock or
+//     after it, at least once. The ladder alone may be a unit early (ladder.Slack), and the expirer holds what is.
+//   - Repeats are harmless, order is not kept, and an instant may be past or years ahead.
+//   - What waits in the broker anyway (a busy row, a retry, an order event that was set aside) waits in the ladder's
+//     buckets with every mechanism.
 package delay
 
 import (
@@ -11,12 +27,23 @@ import (
 	"github.com/lapsehq/lapse/pkg/ladder"
 )
 
-// Publisher publishes with confirms: one result for each message.
-type Publisher interface {
-	Publish(ctx context.Context, ms []broker.Message) []error
+// Mechanism delivers triggers at their instants.
+type Mechanism interface {
+	// Deliver hands the triggers over; now is the database's clock. One result each: nil when the mechanism has it.
+	Deliver(ctx context.Context, now time.Time, ts []coupon.Timed) []error
+	// Run does what the mechanism needs done in this process, until ctx ends; then nil.
+	Run(ctx context.Context) error
+	// Ready says nil while what is held can come due: when it cannot, the sweep need not wait for it.
+	Ready() error
 }
 
-// Ladder delivers through RabbitMQ's TTL buckets.
+// Publisher publishes with confirms: one result for each message. Ready says whether it can.
+type Publisher interface {
+	Publish(ctx context.Context, ms []broker.Message) []error
+	Ready() error
+}
+
+// Ladder delivers through RabbitMQ's TTL buckets. Nothing has to run for it.
 type Ladder struct {
 	ladder    *ladder.Ladder
 	publisher Publisher
@@ -35,6 +62,12 @@ func (m *Ladder) Deliver(ctx context.Context, now time.Time, ts []coupon.Timed) 
 	return m.publisher.Publish(ctx, ms)
 }
 
+// Run waits for the end.
+func (m *Ladder) Run(ctx context.Context) error { return idle(ctx) }
+
+// Ready is the broker's word.
+func (m *Ladder) Ready() error { return m.publisher.Ready() } //nolint:wrapcheck // the broker's
+
 // Message is the first step of a trigger's way from now on to its instant; it may come a unit early (ladder.Slack), and the
 // expirer holds it. A way longer than the ladder ends at its top, and the expirer sends it on from there.
 func (m *Ladder) Message(now time.Time, t coupon.Timed) broker.Message {
@@ -52,9 +85,19 @@ func message(route ladder.Route, t coupon.Timed) broker.Message {
 		Exchange: route.Exchange, Key: route.Key, ID: t.ID, Body: t.Body, Expiration: route.Expiration, Mandatory: true,
 	}
 	if t.Trace != "" {
-		msg.Headers = map[string]any{"traceparent": t.Trace}
+		msg.Headers = map[string]any{broker.HeaderTrace: t.Trace}
 	}
 	return msg
+}
+
+// dueKey is the routing key of a trigger that is due now.
+func dueKey(t *coupon.Timed) string {
+	return ladder.Key{Kind: ladder.Kind(t.Kind), Class: ladder.Class(t.Class), Partition: coupon.Partition(t.CouponID)}.String()
+}
+
+// dueMessage rings at once.
+func dueMessage(exchange string, t *coupon.Timed) broker.Message {
+	return message(ladder.Route{Exchange: exchange, Key: dueKey(t)}, *t)
 }
 
 // SweepOnly sends nothing: the sweep finds every end by its row.
@@ -63,4 +106,15 @@ type SweepOnly struct{}
 // Deliver drops the triggers.
 func (SweepOnly) Deliver(_ context.Context, _ time.Time, ts []coupon.Timed) []error {
 	return make([]error, len(ts))
+}
+
+// Run waits for the end.
+func (SweepOnly) Run(ctx context.Context) error { return idle(ctx) }
+
+// Ready is always nil: there is nothing to be heard.
+func (SweepOnly) Ready() error { return nil }
+
+func idle(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
 }

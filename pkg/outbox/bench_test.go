@@ -23,6 +23,8 @@ type watch struct {
 	done                  chan struct{}
 }
 
+func (w *watch) Ready() error { return w.p.Ready() }
+
 func (w *watch) OutboxBatch(ctx context.Context, lane int, from []coupon.OutboxCursor, limit int) (
 	[]coupon.Outgoing, time.Time, []coupon.OutboxCursor, error,
 ) {

@@ -94,7 +94,7 @@ func (w *world) publisher() *broker.Publisher {
 	return p
 }
 
-func (w *world) relay(cfg outbox.Config, s outbox.Store, events outbox.Publisher, wake <-chan struct{}) *outbox.Relay {
+func (w *world) relay(cfg outbox.Config, s outbox.Store, events delay.Publisher, wake <-chan struct{}) *outbox.Relay {
 	w.Helper()
 	r, err := outbox.New(cfg, outbox.Deps{
 		Owner: "relay", Store: s, Delay: delay.NewLadder(w.ladder, events), Events: events, Exchange: w.ladder.Events(),

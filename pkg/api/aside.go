@@ -10,6 +10,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/crash"
 )
 
 // Bounds of the aside.
@@ -205,7 +206,10 @@ func (a *Aside) publish(ctx context.Context, batch []ring) {
 	ctx, cancel := context.WithTimeout(ctx, asideTimeout)
 	defer cancel()
 	failed := 0
-	for i, err := range a.deps.Publisher.Publish(ctx, ms) {
+	crash.Before(crash.Publish, "lazy")
+	results := a.deps.Publisher.Publish(ctx, ms)
+	crash.After(crash.Publish, "lazy")
+	for i, err := range results {
 		if err != nil {
 			failed++
 			a.again(batch[i : i+1])

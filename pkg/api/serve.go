@@ -17,6 +17,8 @@ import (
 	"unicode/utf8"
 
 	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/crash"
 )
 
 // Handler is the whole API without its listener. Run's loops are needed for grants of single coupons.
@@ -28,6 +30,14 @@ type request struct {
 	route  *route // nil: none
 	caller caller
 	err    error // what to tell the log
+}
+
+// operation is the route's id; none: empty.
+func (r *request) operation() string {
+	if r.route == nil {
+		return ""
+	}
+	return r.route.id
 }
 
 type requestKey struct{}
@@ -55,7 +65,12 @@ func (a *API) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		a.note(ctx, p)
 		ans.fail(p)
 	}
+	crash.Before(crash.Answer, req.operation())
 	ans.send()
+	if crash.Enabled {
+		_ = http.NewResponseController(w).Flush() // or it is not sent before we return
+	}
+	crash.After(crash.Answer, req.operation())
 	a.record(req, r.Method, ans, time.Since(start), ans.cut || errors.Is(r.Context().Err(), context.Canceled))
 	if ans.cut {
 		panic(http.ErrAbortHandler) //nolint:forbidigo // the server's way to cut an answer short, so that it cannot pass for a whole one

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/crash"
 )
 
 // What a handler forwards is published up to forwardTries times; the delivery
@@ -85,7 +87,10 @@ func (u *subscription) forward(ctx context.Context, items []item) {
 		back  []uint64
 		last  error
 	)
-	for i, err := range u.k.o.Publisher.Publish(ctx, messages) {
+	crash.Before(crash.Forward, u.k.o.Queue)
+	results := u.k.o.Publisher.Publish(ctx, messages)
+	crash.After(crash.Forward, u.k.o.Queue)
+	for i, err := range results {
 		it := items[i]
 		switch {
 		case err == nil:
@@ -135,7 +140,12 @@ func (u *subscription) hold(items []heldItem) {
 // ack settles on the channel that delivered, and on no other. Once that has
 // ended its tags mean nothing: the ack is refused and the delivery forgotten.
 func (u *subscription) ack(outcome string, tags []uint64) {
+	if len(tags) == 0 {
+		return
+	}
+	crash.Before(crash.Ack, u.k.o.Queue)
 	u.each(outcome, tags, func(tag uint64) error { return u.ch.Ack(tag, false) })
+	crash.After(crash.Ack, u.k.o.Queue)
 }
 
 func (u *subscription) requeue(tags []uint64) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/crash"
 	"github.com/lapsehq/lapse/pkg/notice/text"
 	"github.com/lapsehq/lapse/pkg/pulse"
 )
@@ -239,7 +240,9 @@ func (d *dispatcher) deliver(work context.Context, group []outgoing) []Result {
 	defer cancel()
 	ctx, spent := pulse.Measured(ctx)
 	end := d.Pulse.Begin(pulse.Send)
+	crash.Before(crash.Send, string(d.name))
 	got := d.channel.Deliver(ctx, ms)
+	crash.After(crash.Send, string(d.name))
 	d.Metrics.seconds.WithLabelValues(string(d.name)).Observe(d.Now().Sub(began).Seconds())
 	for i := range results {
 		results[i] = Result{Outcome: Unknown, Reason: "no_result"}

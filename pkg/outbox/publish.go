@@ -10,6 +10,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/crash"
 )
 
 // A refused row is tried again after holdMin, twice that, and so on up to holdMax: about six minutes for the twenty
@@ -45,7 +46,10 @@ func (r *Relay) publish(ctx context.Context, lane int, b batch) *outcome {
 	for len(left) > 0 && o.err == nil {
 		var wave []coupon.Outgoing
 		wave, left = r.split(s, left)
-		for i, err := range r.send(ctx, lane, b, wave) {
+		crash.Before(crash.Publish, laneName(lane))
+		results := r.send(ctx, lane, b, wave)
+		crash.After(crash.Publish, laneName(lane))
+		for i, err := range results {
 			r.judge(s, o, &wave[i], err)
 		}
 	}

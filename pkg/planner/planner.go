@@ -13,6 +13,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/crash"
 )
 
 // Rows is what the planner asks of the database.
@@ -157,9 +158,11 @@ func (p *Planner) promote(ctx context.Context, place *coupon.PlanPlace) (next co
 		return next, 0, fmt.Errorf("read slice: %w", err)
 	}
 	if len(ts) > 0 {
+		crash.Before(crash.Publish, "promotion")
 		if err := errors.Join(p.deps.Deliver.Deliver(ctx, now, ts)...); err != nil {
 			return next, 0, fmt.Errorf("publish %d triggers: %w", len(ts), firstOf(err))
 		}
+		crash.After(crash.Publish, "promotion")
 		p.metrics.promoted.Add(float64(len(ts)))
 	}
 	return next, len(ts), nil

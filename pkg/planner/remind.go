@@ -10,6 +10,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/crash"
 )
 
 // Remind publishes the reminders of every slice that is due, at each of the stored offsets in turn; idle says that the
@@ -68,9 +69,11 @@ func (r *reminding) page(ctx context.Context, place *coupon.PlanPlace) (next cou
 			key, id, body := d.Encoder.Expiring(page.Expiring[i])
 			ms[i] = broker.Event(d.Exchange, key, id, page.Expiring[i].Trace, body)
 		}
+		crash.Before(crash.Publish, "reminders")
 		if err := errors.Join(d.Events.Publish(ctx, ms)...); err != nil {
 			return next, 0, fmt.Errorf("publish %d reminders: %w", len(ms), firstOf(err))
 		}
+		crash.After(crash.Publish, "reminders")
 		r.p.metrics.told.WithLabelValues(r.offset.Name).Add(float64(len(ms)))
 	}
 	place.Skipped = coupon.Skipped{Offset: r.offset.Name}

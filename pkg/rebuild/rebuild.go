@@ -21,6 +21,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/crash"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
@@ -209,7 +210,9 @@ func (r *Rebuild) publish(ctx context.Context, p coupon.RebuildPlace, now, read 
 	progress, kept, told := time.Now(), time.Now(), false
 	for {
 		// The page in hand is finished also when ctx ends: its messages are on their way.
+		crash.Before(crash.Publish, "rebuild")
 		errs := r.deliver.Deliver(context.WithoutCancel(ctx), now.Add(time.Since(read)), ts)
+		crash.After(crash.Publish, "rebuild")
 		var left []coupon.Timed
 		var first error
 		for i, err := range errs {

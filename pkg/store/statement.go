@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/lapsehq/lapse/pkg/crash"
 )
 
 // Statement is a named SQL text. Lists are written as IN (?) and rows as VALUES (…): in and rows repeat them.
@@ -37,12 +39,17 @@ type querier interface {
 // exec runs a statement and gives the rows it matched (clientFoundRows).
 func (s *Store) exec(ctx context.Context, q querier, st Statement, args ...any) (n int64, err error) {
 	defer func(began time.Time) { s.ran(ctx, st, began, n, err) }(time.Now())
+	crash.Before(crash.Write, st.Name)
 	res, err := q.ExecContext(ctx, st.SQL, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", st.Name, classify(err))
 	}
+	crash.After(crash.Write, st.Name)
 	if n, err = res.RowsAffected(); err != nil {
 		return 0, fmt.Errorf("%s: rows affected: %w", st.Name, err)
+	}
+	if tx, ok := q.(*txn); crash.Enabled && ok && n > 0 {
+		tx.change = true
 	}
 	return n, nil
 }
@@ -57,6 +64,9 @@ func (s *Store) insertID(ctx context.Context, q querier, st Statement, args ...a
 	}
 	if n, err = res.RowsAffected(); err != nil {
 		return 0, fmt.Errorf("%s: rows affected: %w", st.Name, err)
+	}
+	if tx, ok := q.(*txn); crash.Enabled && ok && n > 0 {
+		tx.change = true
 	}
 	id, err := res.LastInsertId()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/crash"
 	"github.com/lapsehq/lapse/pkg/pulse"
 )
 
@@ -20,6 +21,7 @@ type txn struct {
 	moves  map[move]int   // transitions that it recorded
 	remind map[string]int // reminders that it told of, by offset; nil: none
 	wrote  bool           // rows of the outbox
+	change bool           // it changed something; known only where crash.Enabled
 }
 
 // tx runs fn in a transaction named for errors and metrics. It retries deadlocks and lock waits a few times, so fn
@@ -27,7 +29,7 @@ type txn struct {
 // rows that fn wrote to the outbox wake the relay.
 func (s *Store) tx(ctx context.Context, name string, fn func(ctx context.Context, tx *txn) error) error {
 	for try := 1; ; try++ {
-		err := s.once(ctx, fn)
+		err := s.once(ctx, name, fn)
 		if err == nil {
 			return nil
 		}
@@ -45,7 +47,7 @@ func (s *Store) tx(ctx context.Context, name string, fn func(ctx context.Context
 	}
 }
 
-func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *txn) error) (err error) {
+func (s *Store) once(ctx context.Context, name string, fn func(ctx context.Context, tx *txn) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	began := time.Now()
@@ -67,6 +69,10 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *txn) 
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
+	if crash.Enabled && !tx.change {
+		name = "" // no commit point
+	}
+	crash.Before(crash.Commit, name)
 	began = time.Now()
 	err = classify(tx.Commit())
 	s.primary.note(err)
@@ -74,6 +80,7 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *txn) 
 	if err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
+	crash.After(crash.Commit, name)
 	s.metrics.moved(tx.moves)
 	s.metrics.reminded(tx.remind)
 	if tx.wrote {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
@@ -24,7 +25,7 @@ import (
 
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtItemsKnown = define("notice.known", `SELECT event_id FROM notice_item WHERE event_id IN (?)`)
+	stmtItemsKnown = define("notice.known", `SELECT event_id, version, dropped = 'changed' FROM notice_item WHERE event_id IN (?)`)
 	stmtItemInsert = define("notice.item_insert", `INSERT INTO notice_item
 		(window_id, event_id, coupon_id, template_id, version, expires_at, value, currency, dropped, added_at)
 		VALUES (?,?,?,?,?,?,?,?,?,UTC_TIMESTAMP(3))`)
@@ -139,9 +140,45 @@ func (c *collection) run(ctx context.Context, items []coupon.NoticeItem) (int, e
 	return added, nil
 }
 
-// unknown leaves out the items whose event is in a window already.
+// unknown leaves out the items whose event is in a window already. A reminder that was left out there, since an order held its
+// coupon when the window closed, comes again by the same event when the order gives the coupon back before the reminder's instant:
+// it is taken in as another, once for each time.
 func (c *collection) unknown(ctx context.Context, items []coupon.NoticeItem) ([]coupon.NoticeItem, error) {
-	known := make(map[string]bool)
+	known, err := c.known(ctx, items)
+	if err != nil || len(known) == 0 {
+		return items, err
+	}
+	fresh := make([]coupon.NoticeItem, 0, len(items))
+	var back []coupon.NoticeItem
+	for _, it := range items {
+		k, ok := known[it.EventID]
+		switch {
+		case !ok:
+			fresh = append(fresh, it)
+		case k.changed && it.Kind == coupon.NoticeExpiring && it.Version > k.version:
+			it.EventID += ":" + strconv.FormatUint(uint64(it.Version), 10)
+			back = append(back, it)
+		}
+	}
+	if len(back) == 0 {
+		return fresh, nil
+	}
+	if known, err = c.known(ctx, back); err != nil {
+		return nil, err
+	}
+	back = slices.DeleteFunc(back, func(it coupon.NoticeItem) bool { _, ok := known[it.EventID]; return ok })
+	return distinctItems(append(fresh, back...)), nil
+}
+
+// knownItem is an item that is in a window.
+type knownItem struct {
+	version uint32
+	changed bool // left out: its coupon was another then
+}
+
+// known gives those of the items that are in a window, by their events.
+func (c *collection) known(ctx context.Context, items []coupon.NoticeItem) (map[string]knownItem, error) {
+	known := make(map[string]knownItem)
 	for part := range slices.Chunk(items, inList) {
 		args := make([]any, len(part))
 		for i := range part {
@@ -149,18 +186,16 @@ func (c *collection) unknown(ctx context.Context, items []coupon.NoticeItem) ([]
 		}
 		err := c.s.query(ctx, c.tx, stmtItemsKnown.in(len(part)), func(r *sql.Rows) error {
 			var id []byte
-			err := r.Scan(&id)
-			known[string(id)] = true
+			var k knownItem
+			err := r.Scan(&id, &k.version, &k.changed)
+			known[string(id)] = k
 			return err
 		}, args...)
 		if err != nil {
 			return nil, err
 		}
 	}
-	if len(known) == 0 {
-		return items, nil
-	}
-	return slices.DeleteFunc(slices.Clone(items), func(i coupon.NoticeItem) bool { return known[i.EventID] }), nil
+	return known, nil
 }
 
 // growth is what items add to a window.

@@ -18,7 +18,7 @@ var (
 	stmtNoticeClaim = define("notice.claim", `SELECT window_id, user_id, kind, slot, items, attempts, not_after, next_channels, state
 		FROM notice FORCE INDEX (notice_try)
 		WHERE channel = ? AND try_at <= UTC_TIMESTAMP(3) ORDER BY try_at LIMIT ? FOR UPDATE SKIP LOCKED`)
-	stmtNoticeLease = define("notice.lease", `UPDATE notice SET try_at = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND, attempts = attempts + 1
+	stmtNoticeLease = define("notice.lease", `UPDATE notice SET try_at = UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND, attempts = LEAST(attempts + 1, 65535)
 		WHERE channel = ? AND window_id IN (?)`)
 	stmtNoticeLost = define("notice.lost", `UPDATE notice SET state = 'unknown', try_at = '9999-12-31', settled_at = UTC_TIMESTAMP(3)
 		WHERE channel = ? AND window_id IN (?) AND state = 'sending'`)
@@ -30,6 +30,9 @@ var (
 	stmtNoticeOthers = define("notice.others", `SELECT DISTINCT window_id FROM notice WHERE window_id IN (?)
 		AND state IN ('sending','sent','delivered','unknown')`)
 )
+
+// maxAttempts is what the column holds: a provider that is down for weeks must not have the row refused, and the channel with it.
+const maxAttempts = 65535
 
 // ClaimNotices takes over notices of the channel whose time has come and that nobody has under a lease, at most limit, and as many
 // as have closeItems members together, since one transaction prepares them; one at least. more says that this left others that
@@ -59,7 +62,7 @@ func (s *Store) ClaimNotices(ctx context.Context, channel coupon.Channel, lease 
 			}
 			members += n.Items
 			n.UserID, n.Slot = string(user), string(slot)
-			n.Attempt++
+			n.Attempt = min(n.Attempt+1, maxAttempts)
 			ns = append(ns, n)
 			ids = append(ids, n.WindowID)
 			return nil

@@ -339,3 +339,22 @@ func noticeReceipt(t *testing.T, s *store.Store, window uint64, channel coupon.C
 	}
 	return known[0], nil
 }
+
+// The row of a provider that is down for weeks keeps no other from being claimed.
+func TestTriesBeyondWhatTheColumnHolds(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	sending(t, d, s, 2, chain(coupon.ChannelPush))
+	d.Exec(t, `UPDATE notice SET attempts = 65534 WHERE window_id = 1`)
+	for range 3 {
+		leasesEnd(t, d)
+		ns, _ := claimOf(t, s, coupon.ChannelPush)
+		require.Len(t, ns, 2)
+		ps, err := s.PrepareNotices(t.Context(), coupon.ChannelPush, ns, coupon.Cap{}, false, nil)
+		require.NoError(t, err)
+		require.Len(t, ps, 2)
+		settled, _ := settle(t, s, coupon.ChannelPush, results(ns, coupon.NoticePending))
+		require.Equal(t, 2, settled)
+	}
+}

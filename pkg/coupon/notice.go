@@ -34,6 +34,9 @@ func Channels() []Channel {
 	return []Channel{ChannelInbox, ChannelPopup, ChannelEmail, ChannelSMS, ChannelPush, ChannelLog}
 }
 
+// Provided reports whether a provider takes the channel's notices, and may tell later what became of them.
+func (c Channel) Provided() bool { return c == ChannelEmail || c == ChannelSMS || c == ChannelPush }
+
 // NoticeState is what became of a notice.
 type NoticeState string
 

@@ -20,7 +20,7 @@ const receiptRows = 100 // of one transaction: they hold their rows for as long 
 
 // NoticeReceipts records what providers say of notices that they took. Delivered is the last word, also after a failure; a
 // failure of one that was not delivered lets the next channel tell. Repeats change nothing. Of each it is said whether such a
-// notice was ever handed out. They are recorded a hundred in a transaction: after an error some may be, and the same again
+// notice was ever handed out to a provider. They are recorded a hundred in a transaction: after an error some may be, and the same again
 // completes them.
 func (s *Store) NoticeReceipts(ctx context.Context, rs []coupon.Receipt) (known []bool, err error) {
 	for part := range slices.Chunk(rs, receiptRows) {
@@ -57,7 +57,7 @@ func (s *Store) noticeReceipts(ctx context.Context, tx *txn, rs []coupon.Receipt
 	for i := range rs {
 		r := &rs[i]
 		h := held[r.Channel][r.WindowID]
-		known[i] = h != nil && h.Attempt > 0 && h.state != coupon.NoticeSuppressed
+		known[i] = h != nil && r.Channel.Provided() && h.Attempt > 0 && h.state != coupon.NoticeSuppressed
 		if !known[i] || h.state == coupon.NoticeDelivered || h.state == coupon.NoticeFailed && !r.Delivered {
 			continue
 		}

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -357,4 +358,25 @@ func TestTriesBeyondWhatTheColumnHolds(t *testing.T) {
 		settled, _ := settle(t, s, coupon.ChannelPush, results(ns, coupon.NoticePending))
 		require.Equal(t, 2, settled)
 	}
+}
+
+// Of what went to no provider no provider can tell: an inbox row that were sent again would meet itself, and hold up its batch.
+func TestReceiptsAreOfProviders(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	ns := sending(t, d, s, 1, toldBy(coupon.Channels()...))
+	require.Len(t, ns, 6)
+	rs := []coupon.Receipt{{WindowID: math.MaxUint64, Channel: coupon.ChannelSMS}}
+	want := []bool{false}
+	for _, n := range ns {
+		rs = append(rs, coupon.Receipt{WindowID: n.WindowID, Channel: n.Channel, Reason: "refused"})
+		want = append(want, n.Channel == coupon.ChannelEmail || n.Channel == coupon.ChannelSMS || n.Channel == coupon.ChannelPush)
+	}
+	known, err := s.NoticeReceipts(t.Context(), rs)
+	require.NoError(t, err)
+	require.Equal(t, want, known)
+	require.Equal(t, map[string]int{
+		"inbox pending": 1, "popup pending": 1, "log pending": 1, "email failed refused": 1, "sms failed refused": 1, "push failed refused": 1,
+	}, states(t, d))
 }

@@ -1,6 +1,9 @@
 package coupon
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // OptOutOf is what a decision is about.
 type OptOutOf struct {
@@ -31,6 +34,27 @@ func (k *Known) Apply(e *UserEvent, now time.Time) {
 	case !k.Erased():
 		if fact := k.activity(e.Activity); fact != nil && at.After(*fact) && at.After(k.DeletedAt) {
 			*fact = at
+		}
+	}
+}
+
+// ApplyAll takes up events of the user that came together, in the order in which they came; but of profiles of the future, all of
+// which count as of now, the last is to hold, as it would if they had not hurried ahead.
+func (k *Known) ApplyAll(es []*UserEvent, now time.Time) {
+	early := func(e *UserEvent) bool { return e.Profile != nil && e.At.After(now) }
+	var ahead []*UserEvent
+	for _, e := range es {
+		if early(e) {
+			ahead = append(ahead, e)
+		}
+	}
+	slices.SortStableFunc(ahead, func(a, b *UserEvent) int { return b.At.Compare(a.At) })
+	for _, e := range ahead {
+		k.Apply(e, now)
+	}
+	for _, e := range es {
+		if !early(e) {
+			k.Apply(e, now)
 		}
 	}
 }

@@ -104,3 +104,21 @@ func TestTheFutureCountsAsNow(t *testing.T) {
 	k.Apply(&coupon.UserEvent{At: later, Activity: coupon.ActivityCart}, later)
 	require.Equal(t, later, k.CartAt)
 }
+
+// Profiles that hurry ahead all count as of now: of those that come together the last holds, in whatever order they came.
+func TestTheLastOfTheFutureHolds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		events := anyUserEvents(t, false)
+		now := someInstant.Add(time.Duration(rapid.IntRange(-1, 8).Draw(t, "now")) * time.Minute)
+		want, last := "", time.Time{}
+		es := make([]*coupon.UserEvent, len(events))
+		for i := range events {
+			if es[i] = &events[i]; es[i].Profile != nil && es[i].At.After(last) {
+				want, last = es[i].Profile.Locale, es[i].At
+			}
+		}
+		k := coupon.Known{}
+		k.ApplyAll(es, now)
+		require.Equal(t, want, k.Locale)
+	})
+}

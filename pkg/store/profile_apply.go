@@ -51,11 +51,13 @@ func (s *Store) ApplyUserEvents(ctx context.Context, evs []coupon.UserEvent) err
 			}
 		}
 		if err := s.know(ctx, "apply user events", users, func(k *coupon.Known, now time.Time) {
+			var told []*coupon.UserEvent
 			for i := range part {
 				if part[i].UserID == k.UserID {
-					k.Apply(&part[i], now)
+					told = append(told, &part[i])
 				}
 			}
+			k.ApplyAll(told, now)
 		}, nil); err != nil {
 			return err
 		}

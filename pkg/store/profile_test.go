@@ -76,6 +76,23 @@ func TestProfilesAreKept(t *testing.T) {
 	require.False(t, p.Wants(coupon.ChannelPush, coupon.NoticeExpiring))
 }
 
+// Of profiles that hurry ahead of the database's clock the last holds, though all of them count as of now.
+func TestProfilesOfTheFuture(t *testing.T) {
+	t.Parallel()
+	s := testenv.NewDatabase(t).Store(t)
+	ahead := time.Now().Add(time.Minute)
+	profile := func(at time.Duration, zone string) coupon.UserEvent {
+		return coupon.UserEvent{UserID: "u", At: ahead.Add(at), Profile: &coupon.ProfileChange{Zone: zone}}
+	}
+	require.NoError(t, s.ApplyUserEvents(t.Context(), []coupon.UserEvent{
+		profile(-time.Hour, "Asia/Seoul"), profile(0, "Asia/Tokyo"), profile(time.Second, "Asia/Shanghai"), profile(time.Millisecond, "Asia/Macau"),
+		{UserID: "u", At: ahead, Activity: coupon.ActivityCart},
+	}))
+	p := profileOf(t, s, "u")
+	require.Equal(t, "Asia/Shanghai", p.Zone)
+	require.Equal(t, p.ProfileAt, p.CartAt)
+}
+
 // More users than an IN list holds, each once in the answer, whoever is asked for twice.
 func TestProfilesOfMany(t *testing.T) {
 	t.Parallel()

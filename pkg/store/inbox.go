@@ -22,7 +22,7 @@ var (
 	stmtInboxRead = define("read.inbox_mark", `UPDATE inbox FORCE INDEX (PRIMARY) SET read_at = UTC_TIMESTAMP(3)
 		WHERE user_id = ? AND display = '' AND read_at IS NULL AND id IN (?)`)
 	stmtInboxReadTo = define("read.inbox_mark_to", `UPDATE inbox FORCE INDEX (inbox_waiting) SET read_at = UTC_TIMESTAMP(3)
-		WHERE user_id = ? AND display = '' AND read_at IS NULL AND id <= ?`)
+		WHERE user_id = ? AND display = '' AND read_at IS NULL AND id <= ? ORDER BY valid_until, id LIMIT ?`)
 	stmtPopupAny = define("read.popup_any", `SELECT COUNT(*) FROM (SELECT 1 FROM inbox FORCE INDEX (inbox_waiting)
 		WHERE user_id = ? AND display = 'popup' AND read_at IS NULL AND valid_until > UTC_TIMESTAMP(3) LIMIT 1) p`)
 	stmtPopupLock = define("read.popup_lock", `SELECT id, window_id, display, kind, items, texts, created_at, valid_until, read_at FROM inbox FORCE INDEX (inbox_waiting)
@@ -36,7 +36,12 @@ var (
 		WHERE user_id = ? AND read_at IS NULL AND id IN (?)`)
 )
 
-const unreadMost = 1000 // counted at most
+const (
+	unreadMost = 1000 // counted at most
+	readStep   = 1000 // rows marked by one statement
+	// popupSpare is how many popups that cannot be handed out, or are of no use, do not stand in the way of those behind them.
+	popupSpare = 100
+)
 
 // How a popup's coupons stand.
 const (
@@ -94,12 +99,11 @@ func (s *Store) InboxUnread(ctx context.Context, user string) (int, error) {
 	return n, err
 }
 
-// InboxRead marks rows of a user as read: those of the ids (900 at most), or with nil all up to the one and with it. It gives
-// how many were not read before.
+// InboxRead marks rows of a user as read: those of the ids (900 at most), or with nil all up to the one and with it, in steps;
+// after an error some may be marked. It gives how many were not read before.
 func (s *Store) InboxRead(ctx context.Context, user string, ids []uint64, upTo uint64) (int, error) {
 	if ids == nil {
-		n, err := s.exec(ctx, s.sql, stmtInboxReadTo, []byte(user), min(upTo, 1<<63-1))
-		return int(n), err
+		return s.inboxReadTo(ctx, user, min(upTo, 1<<63-1))
 	}
 	if len(ids) == 0 {
 		return 0, nil
@@ -113,6 +117,15 @@ func (s *Store) InboxRead(ctx context.Context, user string, ids []uint64, upTo u
 	}
 	n, err := s.exec(ctx, s.sql, stmtInboxRead.in(len(ids)), args...)
 	return int(n), err
+}
+
+func (s *Store) inboxReadTo(ctx context.Context, user string, upTo uint64) (read int, err error) {
+	for {
+		n, err := s.exec(ctx, s.sql, stmtInboxReadTo, []byte(user), upTo, readStep)
+		if read += int(n); err != nil || n < readStep {
+			return read, err
+		}
+	}
 }
 
 // TakePopups hands out the user's popups that were not handed out before and are still of use, those that end first. Of
@@ -149,10 +162,13 @@ func (s *Store) TakePopups(ctx context.Context, user string, limit int) ([]coupo
 			if known && how == popupMay {
 				continue
 			}
-			ids = append(ids, found[i].ID)
 			if !known || how == popupStands {
+				if len(items) == limit {
+					break
+				}
 				items = append(items, found[i].InboxItem)
 			}
+			ids = append(ids, found[i].ID)
 		}
 		return s.updateExactly(ctx, tx, stmtPopupHand, []any{[]byte(user)}, ids)
 	})
@@ -168,7 +184,7 @@ type inboxRow struct {
 	window uint64
 }
 
-// lockPopups gives the popups that wait, locked, and the windows of those that are reminders.
+// lockPopups gives the popups that wait, and more than are asked for, locked, and the windows of those that are reminders.
 func (s *Store) lockPopups(ctx context.Context, tx querier, user string, limit int) (found []inboxRow, reminders []any, err error) {
 	err = s.query(ctx, tx, stmtPopupLock, func(r *sql.Rows) error {
 		row, err := scanInbox(r)
@@ -176,6 +192,6 @@ func (s *Store) lockPopups(ctx context.Context, tx querier, user string, limit i
 			reminders = append(reminders, row.window)
 		}
 		return err
-	}, []byte(user), limit)
+	}, []byte(user), max(limit, min(limit+popupSpare, inList)))
 	return found, reminders, err
 }

@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -171,4 +173,73 @@ func TestPopupsOfWhatWillNotEnd(t *testing.T) {
 	d.Exec(t, `UPDATE coupon SET lock_until = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE id = 4`)
 	require.Equal(t, 1, take("locked"), "its lock has run out")
 	require.Zero(t, take("locked"))
+}
+
+// However many a user has, one statement marks so many.
+func TestInboxIsReadInSteps(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	const rows = 2500
+	d.Exec(t, `INSERT INTO inbox (user_id, window_id, kind, display, items, texts, created_at, valid_until)
+		SELECT IF(n.n = 1, 'v', 'u'), n.n, 'expired', IF(n.n = 2, 'popup', ''), 1, '{}', UTC_TIMESTAMP(3), '9999-12-31' FROM (
+			SELECT a.i + 10 * b.i + 100 * c.i + 1000 * d.i + 1 n FROM `+digits("a")+`, `+digits("b")+`, `+digits("c")+`, `+digits("d")+`) n
+		WHERE n.n <= ? ORDER BY n.n`, rows)
+	last := uint64(d.Int(t, `SELECT MAX(id) FROM inbox`))
+	read := func(upTo uint64, want int) {
+		t.Helper()
+		n, err := s.InboxRead(t.Context(), "u", nil, upTo)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	read(last-100, rows-102)
+	read(math.MaxUint64, 100)
+	read(last, 0)
+	require.EqualValues(t, 2, d.Int(t, `SELECT COUNT(*) FROM inbox WHERE read_at IS NULL`), "another's, and the popup")
+}
+
+func digits(name string) string {
+	return `(SELECT 0 i UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9) ` + name
+}
+
+// One that waits for an order, or is of no use, does not stand before those behind it.
+func TestPopupsBehindOthers(t *testing.T) {
+	t.Parallel()
+	d := testenv.NewDatabase(t)
+	s := d.Store(t)
+	now := dbNow(t, d)
+	ends := func(i int) time.Time { return now.Add(time.Duration(i) * 10 * time.Minute) }
+	const popups = 4
+	for i := 1; i <= popups; i++ {
+		plant(t, d, i, 1, coupon.Unused, sqlTime(ends(i)), "NULL")
+		it := reminder("u", i, ends(i), now)
+		it.Offset, it.Slot = "-30m", fmt.Sprint("-30m/", i)
+		require.Equal(t, 1, collect(t, s, atOnce(), []coupon.NoticeItem{it}))
+	}
+	dueNow(t, d)
+	c := closeWindows(t, s, remindPlan(coupon.ChannelPopup))
+	require.Len(t, c.Pending, popups)
+	for _, n := range c.Pending {
+		until := ends(int(d.Int(t, `SELECT coupon_id FROM notice_item WHERE window_id = ?`, n.WindowID)))
+		written, err := s.DeliverInbox(t.Context(), []coupon.InboxEntry{{Notice: n, ValidUntil: until}})
+		require.NoError(t, err)
+		require.Equal(t, 1, written)
+	}
+	d.Exec(t, `UPDATE coupon SET status = 2, version = 2, lock_until = ? WHERE id = 1`, now.Add(time.Hour))
+	d.Exec(t, `UPDATE coupon SET status = 3, version = 2 WHERE id = 2`)
+	take := func(want ...int) {
+		t.Helper()
+		items, err := s.TakePopups(t.Context(), "u", 1)
+		require.NoError(t, err)
+		require.Len(t, items, len(want))
+		for i := range want {
+			require.WithinDuration(t, ends(want[i]), items[i].ValidUntil, 0)
+		}
+	}
+	take(3)
+	take(4)
+	take()
+	d.Exec(t, `UPDATE coupon SET status = 1, version = 3, lock_until = NULL WHERE id = 1`)
+	take(1)
+	take()
 }

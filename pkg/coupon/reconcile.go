@@ -20,6 +20,7 @@ const (
 	FindUnsent   FindingKind = "unsent"         // rows of the outbox that nobody sends
 	FindParked   FindingKind = "parked"         // rows of the outbox that the broker refused
 	FindReturn   FindingKind = "quota_return"   // returned quota that nobody folds
+	FindUntold   FindingKind = "untold"         // notices that nobody sends, or windows of them that nobody closes
 	FindUncount  FindingKind = "uncounted"      // steps that the statistics have not counted for long
 	FindPaid     FindingKind = "order_paid"     // a paid order whose coupon it has not used
 	FindClosed   FindingKind = "order_closed"   // a closed order that still holds or has used its coupon
@@ -30,7 +31,7 @@ const (
 func FindingKinds() []FindingKind {
 	return []FindingKind{
 		FindOverdue, FindStuckLock, FindQuota, FindStatistics, FindBalance, FindLost, FindTwice, FindHistory, FindState,
-		FindUnsent, FindParked, FindReturn, FindUncount, FindPaid, FindClosed, FindRefunded,
+		FindUnsent, FindParked, FindReturn, FindUntold, FindUncount, FindPaid, FindClosed, FindRefunded,
 	}
 }
 

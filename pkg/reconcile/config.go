@@ -19,6 +19,9 @@ type Config struct {
 	Overdue time.Duration `koanf:"overdue"`
 	// Waiting is how long a row may wait in the outbox, or returned quota to be folded. Default 10m.
 	Waiting time.Duration `koanf:"waiting"`
+	// Untold is how long a notice whose time has come may wait for somebody to take it up: longer than a channel's rate keeps those of a
+	// busy day waiting. Default 2h.
+	Untold time.Duration `koanf:"untold"`
 	// Uncounted is how long a step may be missing in the statistics. Default 1h.
 	Uncounted time.Duration `koanf:"uncounted"`
 	// Orders is how long what an order did may take to arrive: younger lines of an export are left out. Default 5m.
@@ -34,8 +37,9 @@ type Config struct {
 // DefaultConfig gives the documented defaults.
 func DefaultConfig() Config {
 	return Config{
-		Window: "03:00-05:00 UTC", Settled: time.Minute, Overdue: 10 * time.Minute, Waiting: 10 * time.Minute, Uncounted: time.Hour,
-		Orders: 5 * time.Minute, Range: 50_000, Workers: 2, Pause: 100 * time.Millisecond, Show: 100, Interval: time.Minute,
+		Window: "03:00-05:00 UTC", Settled: time.Minute, Overdue: 10 * time.Minute, Waiting: 10 * time.Minute, Untold: 2 * time.Hour,
+		Uncounted: time.Hour,
+		Orders:    5 * time.Minute, Range: 50_000, Workers: 2, Pause: 100 * time.Millisecond, Show: 100, Interval: time.Minute,
 	}
 }
 
@@ -59,6 +63,7 @@ func (c Config) Validate() error {
 	span("settled", c.Settled, 0, day)
 	span("overdue", c.Overdue, 0, day)
 	span("waiting", c.Waiting, 0, day)
+	span("untold", c.Untold, 0, 7*day)
 	span("uncounted", c.Uncounted, 0, 7*day)
 	span("orders", c.Orders, 0, 7*day)
 	number("range", c.Range, 1, 1_000_000)

@@ -80,6 +80,8 @@ func (emptyShelf) Coupons(context.Context, []uint64) ([]coupon.Coupon, time.Time
 	return nil, time.Time{}, nil
 }
 
+func (emptyShelf) Untold(context.Context, time.Time) ([]coupon.Backlog, error) { return nil, nil }
+
 func (s emptyShelf) Backlogs(context.Context, time.Time) ([]coupon.Backlog, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,9 +151,9 @@ func found(t *testing.T, reg *prometheus.Registry) (sum float64) {
 func TestConfigFaults(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, reconcile.DefaultConfig().Validate())
-	err := reconcile.Config{Settled: -1, Overdue: -1, Waiting: -1, Uncounted: -1, Orders: -1, Pause: -1}.Validate()
+	err := reconcile.Config{Settled: -1, Overdue: -1, Waiting: -1, Untold: -1, Uncounted: -1, Orders: -1, Pause: -1}.Validate()
 	for _, text := range []string{
-		"window: must be HH:MM-HH:MM ZONE", "settled: must be between 0s and 24h0m0s, got -1ns", "overdue: must", "waiting: must", "uncounted: must",
+		"window: must be HH:MM-HH:MM ZONE", "settled: must be between 0s and 24h0m0s, got -1ns", "overdue: must", "waiting: must", "untold: must", "uncounted: must",
 		"orders: must", "range: must be between 1 and 1000000, got 0", "workers: must", "pause: must", "show: must", "interval: must",
 	} {
 		require.ErrorContains(t, err, text)

@@ -254,6 +254,12 @@ func TestEveryKindOfDamageIsFound(t *testing.T) {
 		VALUES (1,3,?,'x','coupon.used',' ',NULL,'','',0,UTC_TIMESTAMP(3) - INTERVAL 1 HOUR)`, a[0])
 	s.Exec(t, `INSERT INTO outbox_parked (id, lane, part, coupon_id, msg_id, routing_key, class, deliver_at, body, trace, reason, parked_at)
 		VALUES (900,1,2,2,'2:2:expired','coupon.expired',' ',NULL,'','','',UTC_TIMESTAMP(3) - INTERVAL 1 HOUR)`)
+	for i, at := range []string{"- INTERVAL 3 HOUR", "- INTERVAL 1 HOUR", "+ INTERVAL 1 HOUR"} {
+		s.Exec(t, `INSERT INTO notice (window_id, channel, user_id, kind, items, state, reason, attempts, try_at, created_at)
+			VALUES (?,'sms','u','expired',1,'pending','',0,UTC_TIMESTAMP(3) `+at+`,UTC_TIMESTAMP(3))`, i+1)
+		s.Exec(t, `INSERT INTO notice_window (user_id, kind, open_mark, items, opened_at, last_item_at, due_at, closed_by)
+			VALUES (?,'expiring',1,1,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3),UTC_TIMESTAMP(3) `+at+`,'')`, fmt.Sprint("u", i))
+	}
 	s.Exec(t, `DELETE FROM ledger_seen WHERE coupon_id = ? AND version = 1`, c[6])
 	s.Exec(t, `UPDATE coupon_history SET at = at - INTERVAL 2 HOUR WHERE coupon_id = ? AND version = 1`, c[6])
 	archived := uint64(s.Int(t, `SELECT MIN(id) FROM coupon_archive`))
@@ -279,7 +285,7 @@ func TestEveryKindOfDamageIsFound(t *testing.T) {
 	}
 	listed := map[coupon.FindingKind][2]int64{
 		coupon.FindLost: {1, 0}, coupon.FindTwice: {1, 0}, coupon.FindHistory: {2, 0}, coupon.FindState: {2, 0}, coupon.FindUnsent: {1, 0},
-		coupon.FindParked: {1, 0}, coupon.FindUncount: {1, 0}, coupon.FindPaid: {1, 0}, coupon.FindClosed: {2, 0}, coupon.FindRefunded: {1, 0},
+		coupon.FindParked: {1, 0}, coupon.FindUntold: {2, 0}, coupon.FindUncount: {1, 0}, coupon.FindPaid: {1, 0}, coupon.FindClosed: {2, 0}, coupon.FindRefunded: {1, 0},
 		coupon.FindBalance: {2, 0}, // the lost one, and the one that is there twice
 	}
 	rep := look(nil)

@@ -30,6 +30,7 @@ type Books interface {
 	TermsOf(ctx context.Context, template uint64, revision uint32) (coupon.Terms, error)
 	SweepKeys(ctx context.Context, locks bool, cutoff time.Time, from coupon.Cursor, limit int) ([]coupon.Cursor, error)
 	Backlogs(ctx context.Context, before time.Time) ([]coupon.Backlog, error)
+	Untold(ctx context.Context, before time.Time) ([]coupon.Backlog, error)
 	Coupons(ctx context.Context, ids []uint64) ([]coupon.Coupon, time.Time, error)
 	Timeline(ctx context.Context, id uint64) ([]coupon.Transition, error)
 }

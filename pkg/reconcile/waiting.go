@@ -151,11 +151,20 @@ func (r *run) backlogs(ctx context.Context) error {
 		return nil // a backlog is not of one template
 	}
 	all, err := r.books.Backlogs(ctx, r.fence.Now.Add(-r.Waiting))
+	r.waiting(all, r.Waiting)
+	if err != nil {
+		return err
+	}
+	all, err = r.books.Untold(ctx, r.fence.Now.Add(-r.Untold))
+	r.waiting(all, r.Untold)
+	return err
+}
+
+func (r *run) waiting(all []coupon.Backlog, most time.Duration) {
 	for _, b := range all {
 		r.found.add(coupon.Finding{
-			Kind: b.Kind, Subject: b.Where, Expected: fmt.Sprintf("nothing older than %s", r.Waiting),
+			Kind: b.Kind, Subject: b.Where, Expected: fmt.Sprintf("nothing older than %s", most),
 			Found: fmt.Sprintf("%d rows, the oldest of %s", b.Rows, b.Oldest.UTC().Format(time.RFC3339)),
 		})
 	}
-	return err
 }

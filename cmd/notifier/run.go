@@ -58,6 +58,9 @@ func add(w *worker.Worker, c config.Notifier) error {
 	if err := addNotices(w, c.Notice, rules, keeper, risk); err != nil {
 		return fmt.Errorf("notices: %w", err)
 	}
+	w.App.Go("offsets", notice.NewOffsets(w.Store, map[string][]string{
+		"notice.policy.rules": c.Notice.Policy.Offsets(), "wakeup.offset": {c.Wakeup.Offset},
+	}, w.Log).Run)
 	w.App.Go("profiles", keeper.Run)
 	if !c.Ladder.Users {
 		return nil

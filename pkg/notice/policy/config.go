@@ -128,6 +128,16 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Offsets are the reminders that rules name, each once.
+func (c Config) Offsets() []string {
+	var names []string
+	for i := range c.Rules {
+		names = append(names, c.Rules[i].Offsets...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // disturbing are the channels that reach a user wherever he is, and so have quiet hours.
 func disturbing() []coupon.Channel {
 	return []coupon.Channel{coupon.ChannelSMS, coupon.ChannelPush, coupon.ChannelEmail}

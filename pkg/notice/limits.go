@@ -96,7 +96,7 @@ func (l Limit) Validate() error {
 			bad("%s: must be between %s and %s, got %s", field, low, high, v)
 		}
 	}
-	if l.Rate != 0 && (l.Rate < 0.01 || l.Rate > rateMost) {
+	if l.Rate != 0 && !(l.Rate >= 0.01 && l.Rate <= rateMost) { // NaN is neither
 		bad("rate: must be 0 or between 0.01 and %d, got %g", rateMost, l.Rate)
 	}
 	number("concurrency", l.Concurrency, 1, workersMost)

@@ -5,14 +5,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/ladder"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // What waits for a busy row or for another try must not come back at once; what goes to its instant may come a unit
 // early, since the expirer holds it until then.

@@ -230,8 +230,10 @@ func refusals() []refusal {
 			p.overTLS()
 			p.vars["BROKER__TLS__SERVER_NAME"] = "other.example"
 		}, "its certificate is not for other.example (server_name)", nil},
-		{"database, password", func(p *patient) { p.file("password", wrong) },
-			"the database refuses database.user, its password", func(p *patient) { p.file("password", p.account.Password) }},
+		{
+			"database, password", func(p *patient) { p.file("password", wrong) },
+			"the database refuses database.user, its password", func(p *patient) { p.file("password", p.account.Password) },
+		},
 		{"database, no grants", func(p *patient) {
 			require.NoError(p, p.stack.DropDatabaseUser(p.Context(), p.account.Name))
 			require.NoError(p, p.stack.MakeDatabaseUser(p.Context(), p.account, nil))

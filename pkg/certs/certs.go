@@ -75,7 +75,7 @@ func version(v string) uint16 {
 // Client reads the files and gives the configuration for one connection to host, a name or an address without a port. Errors
 // begin with the field's name.
 func (c Config) Client(host string) (*tls.Config, error) {
-	conf := &tls.Config{MinVersion: version(c.MinVersion), ServerName: host} //nolint:gosec // 1.2 at least
+	conf := &tls.Config{MinVersion: version(c.MinVersion), ServerName: host}
 	if c.ServerName != "" {
 		conf.ServerName = c.ServerName
 	}

@@ -185,7 +185,7 @@ func TestExplain(t *testing.T) {
 	open := listen(certs.ServerConfig{CertFile: at("server.pem"), KeyFile: at("server.key")})
 	mutual := listen(certs.ServerConfig{CertFile: at("server.pem"), KeyFile: at("server.key"), ClientCAFile: at("ca.pem")})
 	stale := listen(certs.ServerConfig{CertFile: at("stale.pem"), KeyFile: at("stale.key")})
-	plain, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed below
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var owned sync.WaitGroup
 	owned.Go(func() {

@@ -74,7 +74,7 @@ func NewServer(cfg ServerConfig, now func() time.Time, tell func(error), protoco
 // TLS is the configuration to listen with.
 func (s *Server) TLS() *tls.Config {
 	return &tls.Config{
-		MinVersion: version(s.cfg.MinVersion), NextProtos: s.alpns, //nolint:gosec // 1.2 at least
+		MinVersion: version(s.cfg.MinVersion), NextProtos: s.alpns,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current(), nil },
 	}
 }
@@ -115,7 +115,7 @@ func (s *Server) read() (*tls.Config, error) {
 		return nil, err
 	}
 	conf := &tls.Config{
-		MinVersion: version(s.cfg.MinVersion), NextProtos: s.alpns, //nolint:gosec // 1.2 at least
+		MinVersion: version(s.cfg.MinVersion), NextProtos: s.alpns,
 		Certificates: []tls.Certificate{cert},
 	}
 	if s.cfg.ClientCAFile != "" {

@@ -104,7 +104,8 @@ func (s Stack) change(ctx context.Context, method, path string, body any) error 
 	if err := res.Body.Close(); err != nil {
 		return fmt.Errorf("asking the management API: %w", err)
 	}
-	if res.StatusCode >= http.StatusMultipleChoices && !(method == http.MethodDelete && res.StatusCode == http.StatusNotFound) {
+	gone := method == http.MethodDelete && res.StatusCode == http.StatusNotFound
+	if res.StatusCode >= http.StatusMultipleChoices && !gone {
 		return fmt.Errorf("the management API answered %s to %s %s", res.Status, method, path)
 	}
 	return nil

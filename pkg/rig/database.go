@@ -40,7 +40,7 @@ func StartDatabase(ctx context.Context, dir string, id int) (d *Database, err er
 		return nil, fmt.Errorf("own database server: %w", err)
 	}
 	data := filepath.Join(dir, "data")
-	out, err := exec.CommandContext(ctx, serverBinary("mariadb-install-db"), "--no-defaults", "--force", "--datadir="+data, "--skip-test-db", //nolint:gosec // fixed names
+	out, err := exec.CommandContext(ctx, serverBinary("mariadb-install-db"), "--no-defaults", "--force", "--datadir="+data, "--skip-test-db",
 		"--auth-root-authentication-method=normal", "--skip-name-resolve", "--user="+who.Username, "--innodb-log-file-size=8M").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("laying out an own database server (package mariadb-server-core): %w: %s", err, out)
@@ -55,13 +55,13 @@ func StartDatabase(ctx context.Context, dir string, id int) (d *Database, err er
 	if err != nil {
 		return nil, fmt.Errorf("own database server: %w", err)
 	}
-	log, err := os.Create(filepath.Join(dir, "log")) //nolint:gosec // the caller's directory
+	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		return nil, fmt.Errorf("own database server: %w", err)
 	}
 	defer log.Close() //nolint:errcheck // the child has its own
 	d = &Database{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), ended: make(chan error, 1)}
-	d.cmd = exec.CommandContext(context.WithoutCancel(ctx), serverBinary("mariadbd"), "--no-defaults", "--datadir="+data, //nolint:gosec // fixed names
+	d.cmd = exec.CommandContext(context.WithoutCancel(ctx), serverBinary("mariadbd"), "--no-defaults", "--datadir="+data,
 		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(port), "--socket="+filepath.Join(dir, "s"), "--pid-file="+filepath.Join(dir, "pid"), "--init-file="+start,
 		"--user="+who.Username, "--server-id="+strconv.Itoa(id), "--log-bin=binlog", "--binlog-format=ROW", "--gtid-strict-mode=ON",
 		"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=8M", "--default-time-zone=+08:00", "--skip-name-resolve", "--skip-slave-start",
@@ -152,10 +152,10 @@ func (d *Database) Stop() error {
 	}
 	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
-	case <-d.ended:
+	case <-d.ended: //nolint:errcheck // it was told to end, however it puts that
 	case <-time.After(databaseWithin):
 		errs = append(errs, errors.New("own database server: killed, since it did not end"), d.cmd.Process.Kill())
-		<-d.ended
+		<-d.ended //nolint:errcheck // killed
 	}
 	d.cmd = nil
 	return errors.Join(errs...)

@@ -23,8 +23,8 @@ const (
 // Config says by which server mail goes out and what it says of its sender.
 type Config struct {
 	Host string `koanf:"host"`
-	Port int    `koanf:"port"`    // default 0: 587 with starttls, 465 implicit, 25 with none
-	TLS  string `koanf:"tls"`     // starttls (default), implicit, or none, which only loopback may have
+	Port int    `koanf:"port"` // default 0: 587 with starttls, 465 implicit, 25 with none
+	TLS  string `koanf:"tls"`  // starttls (default), implicit, or none, which only loopback may have
 	// Whom to trust (ca_file, server_name) and as whom to come (cert_file, key_file); default the system's authorities, and as
 	// nobody.
 	certs.Config `koanf:",squash"`

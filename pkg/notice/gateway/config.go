@@ -18,8 +18,8 @@ const keyLeast = 16
 
 // Config says where the gateway of a channel is and how it is spoken to.
 type Config struct {
-	URL   string        `koanf:"url"`   // where notices are posted; https, or http on loopback
-	Plain bool          `koanf:"plain"` // http to other hosts, too: in a network that is trusted. Default false
+	URL   string        `koanf:"url"`    // where notices are posted; https, or http on loopback
+	Plain bool          `koanf:"plain"`  // http to other hosts, too: in a network that is trusted. Default false
 	KeyID string        `koanf:"key_id"` // names the key to the gateway
 	Key   secret.String `koanf:"key"`    // of the signatures; 16 bytes at least
 	Token secret.String `koanf:"token"`  // sent as Authorization: Bearer; default empty: no such header

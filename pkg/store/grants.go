@@ -29,10 +29,10 @@ func Roles() []Role {
 
 // groups are the first words of the names of the statements that a worker runs.
 func groups() map[Role][]string {
-	every := []string{"clock", "effects", "heartbeat", "operator", "pause", "read", "remind", "setting", "status", "store"}
+	every := []string{"beat", "clock", "effects", "operator", "pause", "read", "remind", "setting", "status", "store"}
 	return map[Role][]string{
 		RolePublisher: append([]string{
-			"act", "archive", "expire", "forecast", "idempotency", "issue", "list", "notice", "outbox", "plan", "profile", "quota",
+			"act", "archive", "expire", "forecast", "heartbeat", "idempotency", "issue", "list", "notice", "outbox", "plan", "profile", "quota",
 			"seed", "stats", "template",
 		}, every...),
 		RoleExpirer: append([]string{

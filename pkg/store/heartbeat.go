@@ -33,8 +33,8 @@ var (
 		AND template_id >= ? LIMIT ? FOR UPDATE SKIP LOCKED`)
 	stmtBeatPrune  = define("heartbeat.prune", `DELETE FROM coupon WHERE id IN (?)`)
 	stmtBeatForget = define("heartbeat.forget", `DELETE FROM coupon_history WHERE coupon_id IN (?)`)
-	stmtBeatDone   = define("heartbeat.done", `UPDATE setting SET value = ?, updated_at = UTC_TIMESTAMP(3) WHERE name = ? AND value < ?`)
-	stmtBeatRead   = define("heartbeat.read", `SELECT name, value, UTC_TIMESTAMP(3) FROM setting WHERE name > 'heartbeat.' AND name < 'heartbeat/'`)
+	stmtBeatDone   = define("beat.done", `UPDATE setting SET value = ?, updated_at = UTC_TIMESTAMP(3) WHERE name = ? AND value < ?`)
+	stmtBeatRead   = define("beat.read", `SELECT name, value, UTC_TIMESTAMP(3) FROM setting WHERE name > 'heartbeat.' AND name < 'heartbeat/'`)
 	stmtBeatNone   = define("heartbeat.none", `DELETE FROM setting WHERE name = 'heartbeat' OR name > 'heartbeat.' AND name < 'heartbeat/'`)
 	stmtBeatRevise = define("heartbeat.template", `INSERT IGNORE INTO coupon_template
 		(id, revision, name, rule, value, currency, prec_class, late_pay_policy, late_pay_window, quota_back, offer, basis_points, cap, min_spend, scopes,

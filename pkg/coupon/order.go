@@ -14,7 +14,7 @@ type Order struct {
 	UserID    string // whose coupons they must be; empty: not looked at
 	CouponIDs []uint64
 	LockFor   time.Duration // lock, renew
-	EndsAt    time.Time     // extend
+	EndsAt    time.Time     // extend, reinstate
 	BreakLock bool          // void
 	Partial   bool          // refund: of a part, which moves nothing
 	Each      bool          // every coupon by itself instead of all or none
@@ -67,7 +67,7 @@ func (o Order) Validate() error {
 		if o.LockFor < time.Second || o.LockFor > MaxLock {
 			bad("lock_for: must be between 1s and %s, got %s", MaxLock, o.LockFor)
 		}
-	case VerbExtend:
+	case VerbExtend, VerbReinstate:
 		if o.EndsAt.Nanosecond() != 0 || o.EndsAt.Unix() <= 0 || o.EndsAt.After(Never) {
 			bad("expires_at: must be a whole second, got %s", o.EndsAt.Format(time.RFC3339Nano))
 		}

@@ -151,6 +151,7 @@ type DayStats struct {
 	Day                                                               time.Time
 	Granted, Locked, Released, Used, Refunded, Expired, Voided        int64
 	GrantedValue, UsedValue, RefundedValue, ExpiredValue, VoidedValue int64
+	Reinstated, ReinstatedValue                                       int64 // expired, and given back by an operator
 }
 
 // Count counts one event. A step that leaves the state as it was counts nothing: a lock was renewed, or an end moved.
@@ -170,7 +171,10 @@ func (d *DayStats) Count(e *Counted) {
 			d.GrantedValue += e.Value
 		case Locked:
 			d.Released++
-		case Unused, Used, Expired, Voided:
+		case Expired:
+			d.Reinstated++
+			d.ReinstatedValue += e.Value
+		case Unused, Used, Voided:
 		}
 	case Locked:
 		d.Locked++
@@ -204,6 +208,8 @@ func (d *DayStats) Add(o DayStats, times int64) {
 		{&d.RefundedValue, o.RefundedValue},
 		{&d.ExpiredValue, o.ExpiredValue},
 		{&d.VoidedValue, o.VoidedValue},
+		{&d.Reinstated, o.Reinstated},
+		{&d.ReinstatedValue, o.ReinstatedValue},
 	} {
 		*f.to += f.by * times
 	}

@@ -71,7 +71,9 @@ type Book struct {
 	Revision uint32 // that issues now
 	Taken    int64  // of the quota
 	Pending  int64  // returns that are not folded yet
-	Late     []Tally
+	// Reinstated is how many coupons that had given their piece of the quota back have taken it again, ever.
+	Reinstated int64
+	Late       []Tally
 }
 
 // StepTally is how many steps of one kind the history of a template's revision tells of, on a UTC day.

@@ -16,15 +16,17 @@ const (
 	VerbRefund  Verb = "refund"  // the paid order is refunded in full
 	VerbExtend  Verb = "extend"  // an operator moves its end, either way
 	VerbVoid    Verb = "void"    // an operator withdraws it
+
+	VerbReinstate Verb = "reinstate" // an operator gives one that has ended back, with a later end
 )
 
 // Verbs lists them all.
 func Verbs() []Verb {
-	return []Verb{VerbLock, VerbRenew, VerbRedeem, VerbRelease, VerbRefund, VerbExtend, VerbVoid}
+	return []Verb{VerbLock, VerbRenew, VerbRedeem, VerbRelease, VerbRefund, VerbExtend, VerbVoid, VerbReinstate}
 }
 
 // OfOrder reports whether the verb is an order's, and keyed by it.
-func (v Verb) OfOrder() bool { return v != VerbExtend && v != VerbVoid }
+func (v Verb) OfOrder() bool { return v != VerbExtend && v != VerbVoid && v != VerbReinstate }
 
 // LatePay says whether an order that holds a live lock may pay after the coupon's end (requirement R4).
 type LatePay string
@@ -56,6 +58,7 @@ const (
 	CodeNotUsed       Code = "not_used"      // the order has not redeemed it
 	CodeUsedByOther   Code = "used_by_other_order"
 	CodeVoided        Code = "voided"         // withdrawn
+	CodeNotExpired    Code = "not_expired"    // it has not ended, so that there is nothing to give back
 	CodeOrderClosed   Code = "order_closed"   // the order was closed before it asked for the lock
 	CodeOrderRefunded Code = "order_refunded" // the order was refunded before it was said to be paid
 )
@@ -66,7 +69,7 @@ type Ask struct {
 	Verb      Verb
 	OrderID   string
 	LockFor   time.Duration // lock, renew: from now; rounded up to a whole second
-	EndsAt    time.Time     // extend: the new end, a whole second, or Never
+	EndsAt    time.Time     // extend, reinstate: the new end, a whole second, or Never
 	BreakLock bool          // void: also under a live lock
 	Partial   bool          // refund: of a part of the order, which moves nothing
 	Tombstone bool          // refund: the order is over, so a lock that it still holds is given up too
@@ -75,7 +78,7 @@ type Ask struct {
 	Over     bool // release, refund: the last lock of this order on it is over, and nothing came of it (likewise)
 	Closed   bool // this order was closed: a tombstone is there
 	Refunded bool // this order was refunded: a tombstone is there
-	Doubt    bool // the database's clock is not believed: nothing expires, what comes back past its end stays unused until it is
+	Doubt    bool // the database's clock is not believed, or expiry is paused: what comes back past its end stays unused until that is over
 }
 
 // AsksPast reports whether history must be asked what this order has done to the coupon before: a repeat answers as the
@@ -91,7 +94,7 @@ func (a Ask) AsksPast(row *Row) bool {
 		return row.Version >= 3 && (!own || row.Status != Locked)
 	case VerbRefund:
 		return row.Version >= 3 && (!own || row.Status != Used) && !a.Partial
-	case VerbLock, VerbRenew, VerbExtend, VerbVoid:
+	case VerbLock, VerbRenew, VerbExtend, VerbVoid, VerbReinstate:
 		return false
 	default:
 		return false
@@ -110,7 +113,7 @@ func (a *Ask) Remember(from, to Status, cause Cause) {
 	case VerbRelease:
 		a.Over = from == Locked && (to == Unused || to == Expired)
 		a.Done = a.Over && cause == CauseOrder
-	case VerbLock, VerbRenew, VerbExtend, VerbVoid:
+	case VerbLock, VerbRenew, VerbExtend, VerbVoid, VerbReinstate:
 	default:
 	}
 }
@@ -151,6 +154,9 @@ func Apply(row Row, a Ask, now time.Time) Verdict {
 	ended := !row.ExpiresAt.After(now)
 	runOut := row.Status == Locked && !row.LockUntil.After(now)
 	switch {
+	case (row.Status == Unused || runOut) && ended && a.Verb == VerbReinstate:
+		settled = []Step{row.expire()}
+		row.Status, row.OrderID, row.LockUntil = Expired, "", time.Time{}
 	case row.Status == Unused && ended:
 		row.Status = Expired
 	case runOut && held && (gives || a.Verb == VerbRedeem && !ended):
@@ -168,6 +174,15 @@ func Apply(row Row, a Ask, now time.Time) Verdict {
 		v.Steps = append(settled, v.Steps...)
 	}
 	return v
+}
+
+// expire is the step of a row that has ended, and that nobody has moved yet, before an operator gives it back.
+func (r Row) expire() Step {
+	step := Step{From: r.Status, To: Expired, Cause: CauseAdmin, OrderID: r.OrderID, LockUntil: r.LockUntil, ExpiresAt: r.ExpiresAt}
+	if r.Status == Locked {
+		step.Cause = CauseLock
+	}
+	return step
 }
 
 // keeps reports whether the verb is done once by an order and then stays done.
@@ -192,6 +207,8 @@ func (a Ask) apply(row Row, ended bool, now time.Time) Verdict {
 		return a.extend(row, now)
 	case VerbVoid:
 		return a.void(row)
+	case VerbReinstate:
+		return a.reinstate(row, now)
 	default:
 		return refuse(CodeInvalid)
 	}
@@ -334,6 +351,22 @@ func (a Ask) extend(row Row, now time.Time) Verdict {
 	return Verdict{Steps: []Step{{
 		From: row.Status, To: row.Status, Cause: CauseAdmin, OrderID: row.OrderID, LockUntil: row.LockUntil, ExpiresAt: a.EndsAt,
 	}}}
+}
+
+func (a Ask) reinstate(row Row, now time.Time) Verdict {
+	switch {
+	case row.Status == Unused && a.EndsAt.Equal(row.ExpiresAt):
+		return Verdict{Repeat: true}
+	case row.Status == Unused:
+		return refuse(CodeNotExpired)
+	case row.Status == Locked:
+		return refuse(CodeLocked)
+	case row.Status != Expired:
+		return a.gone(row)
+	case !a.EndsAt.After(now) || !a.EndsAt.After(row.ExpiresAt):
+		return refuse(CodeInvalid)
+	}
+	return Verdict{Steps: []Step{{From: Expired, To: Unused, Cause: CauseAdmin, ExpiresAt: a.EndsAt}}}
 }
 
 func (a Ask) void(row Row) Verdict {

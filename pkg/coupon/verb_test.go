@@ -94,6 +94,9 @@ var lawful = map[[2]coupon.Status]coupon.Cause{
 	{coupon.Locked, coupon.Voided}:  coupon.CauseAdmin,
 	{coupon.Used, coupon.Unused}:    coupon.CauseRefund,
 	{coupon.Used, coupon.Expired}:   coupon.CauseRefund,
+
+	{coupon.Expired, coupon.Unused}: coupon.CauseAdmin, // reinstated
+	{coupon.Unused, coupon.Expired}: coupon.CauseAdmin, // in passing, before that
 }
 
 func TestApplyIsTotalAndLawful(t *testing.T) {
@@ -139,8 +142,14 @@ func unlawful(m met, v coupon.Verdict) string {
 			return "cause " + string(s.Cause)
 		case s.From == coupon.Locked && s.Cause == coupon.CauseLock && s.To == coupon.Unused && (!runOut || ended):
 			return "a lock settled that has not run out, or past the end"
-		case len(v.Steps) == 2 && i == 0 && s.Cause != coupon.CauseLock:
-			return "the first of two steps settles the lock"
+		case len(v.Steps) == 2 && i == 0 && s.Cause != coupon.CauseLock && s.To != coupon.Expired:
+			return "the first of two steps settles the lock, or the end"
+		case (s.From == coupon.Expired || s.To == coupon.Expired && s.Cause == coupon.CauseAdmin) && m.ask.Verb != coupon.VerbReinstate:
+			return "only an operator gives back what has ended"
+		case s.From == coupon.Expired && (!s.ExpiresAt.After(now) || !s.ExpiresAt.After(m.row.ExpiresAt)):
+			return "given back without a later end"
+		case s.From == coupon.Expired:
+			return ""
 		case (s.From == coupon.Locked || s.From == coupon.Used) && s.OrderID != holder:
 			return "a step belongs to the order that held or used it"
 		case m.ask.Verb.OfOrder() && s.OrderID != own && (!runOut || s.Cause != coupon.CauseLock):

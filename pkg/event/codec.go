@@ -28,6 +28,8 @@ const (
 	TypeVoided   = "coupon.voided.v1"
 	TypeExpired  = "coupon.expired.v1"
 
+	TypeReinstated = "coupon.reinstated.v1"
+
 	TypeRedeemRefused = "coupon.redeem_refused.v1"
 )
 

@@ -80,6 +80,11 @@ func TestGoldenEvents(t *testing.T) {
 		"voided": {transition(func(t *coupon.Transition) {
 			t.Version, t.From, t.To, t.Cause, t.Reason = 2, coupon.Unused, coupon.Voided, coupon.CauseAdmin, "fraud"
 		}), "coupon.voided", "4711:2:voided", event.TypeVoided},
+		"reinstated": {transition(func(t *coupon.Transition) {
+			t.Version, t.From, t.Cause, t.Reason = 3, coupon.Expired, coupon.CauseAdmin, "ended an hour too early"
+			t.At, t.Previous, t.ExpiresAt = ends.Add(time.Hour), ends, ends.Add(48*time.Hour)
+			t.DueAt = t.ExpiresAt
+		}), "coupon.reinstated", "4711:3:reinstated", event.TypeReinstated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key, id, body, err := c.Transition(tt.t)
@@ -190,8 +195,8 @@ func TestNoEventNoTransition(t *testing.T) {
 	const u, l, s, e, v = coupon.Unused, coupon.Locked, coupon.Used, coupon.Expired, coupon.Voided
 	require.Equal(t, map[[2]coupon.Status]bool{
 		{0, u}: true, {u, l}: true, {l, l}: true, {l, u}: true, {l, s}: true, {u, s}: true, {s, u}: true,
-		{u, e}: true, {l, e}: true, {s, e}: true, {u, v}: true, {l, v}: true,
-	}, told, "the transitions of requirement R2; reinstate is to come")
+		{u, e}: true, {l, e}: true, {s, e}: true, {u, v}: true, {l, v}: true, {e, u}: true,
+	}, told, "the transitions of requirement R2")
 	_, _, _, err := c.Transition(transition(func(t *coupon.Transition) {
 		toExpired(t)
 		t.ExpiresAt = coupon.Never

@@ -16,6 +16,7 @@ type step struct {
 	to    coupon.Status   // zero: the state stays, and the end moves
 	order bool            // it is an order's, and names it
 	ends  bool            // it has an end always
+	moves bool            // the end moves with the state
 }
 
 //nolint:gochecknoglobals // a constant list
@@ -28,6 +29,7 @@ var steps = [...]step{
 	{typ: TypeExtended, at: "extended_at", from: []coupon.Status{coupon.Unused, coupon.Locked}},
 	{typ: TypeVoided, at: "voided_at", from: []coupon.Status{coupon.Unused, coupon.Locked}, to: coupon.Voided},
 	{typ: TypeExpired, at: "expired_at", from: []coupon.Status{coupon.Unused, coupon.Locked, coupon.Used}, to: coupon.Expired, ends: true},
+	{typ: TypeReinstated, at: "reinstated_at", from: []coupon.Status{coupon.Expired}, to: coupon.Unused, moves: true},
 }
 
 // stepOf gives the step that a transition is.
@@ -52,7 +54,7 @@ func (s step) key() string {
 func (c *Codec) moved(t *coupon.Transition, s step) (string, []byte) {
 	w, id := c.ofCoupon(t, s.typ)
 	w.field("from", t.From.String())
-	if s.to == 0 { // a lock, and its order, stay as they are
+	if s.to == 0 || s.moves { // a lock, and its order, stay as they are
 		w.end("previous_expires_at", t.Previous)
 	} else {
 		w.optional("order_id", t.OrderID)

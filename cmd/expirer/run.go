@@ -7,6 +7,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/archive"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/config"
+	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/heartbeat"
 	"github.com/lapsehq/lapse/pkg/outbox"
@@ -35,6 +36,7 @@ func add(w *worker.Worker, c config.Expirer) error {
 	w.App.Go("parked gauge", func(ctx context.Context) error { return w.Broker.WatchParked(ctx, aside, parkedEvery) })
 	core := expiry.NewCore(w.Store, w.WatchClock(c.Expiry.ClockAhead), w.Registry)
 	core.Tell(w.Pulse)
+	core.Heed(w.Store)
 	limit := expiry.NewLimiter(c.Expiry)
 	drain := expiry.NewDrain(c.Expiry, w.Store, w.Log)
 	w.App.Go("drain rate", drain.Run)
@@ -51,18 +53,21 @@ func add(w *worker.Worker, c config.Expirer) error {
 	}
 	handler := expiry.NewHandler(core, w.Route, w.Codec, limit, w.Log).WithDrain(drain)
 	ready := func(ctx context.Context) error { return core.Ready(ctx, w.Store) }
+	paused := func() bool { return w.Paused(coupon.BrakeExpiry) }
 	for _, queue := range w.Ladder.DueQueues() {
 		marks := expiry.NewMarks(queue, w.Pod, w.Store, time.Now, w.Log)
 		w.App.Go("ladder mark "+queue, marks.Run)
-		err := w.Consume(broker.ConsumerOptions{
-			Config: c.Expiry.Consumer, Queue: queue, Handler: handler.WithMarks(marks).Handle, Ready: ready,
-		})
+		o := broker.ConsumerOptions{Config: c.Expiry.Consumer, Queue: queue, Handler: handler.WithMarks(marks).Waiting().Handle, Ready: ready, Held: paused}
+		if queue == w.Ladder.DueUnlock() { // a pause of expiry keeps no lock from running out
+			o.Handler, o.Held = handler.WithMarks(marks).Handle, nil
+		}
+		err := w.Consume(o)
 		if err != nil {
 			return err
 		}
 	}
 	return w.Consume(broker.ConsumerOptions{
-		Config: c.Expiry.CatchAll(), Queue: w.Ladder.Unroutable(), Handler: handler.Handle, Ready: ready, CatchAll: true,
+		Config: c.Expiry.CatchAll(), Queue: w.Ladder.Unroutable(), Handler: handler.Waiting().Handle, Ready: ready, Held: paused, CatchAll: true,
 	})
 }
 

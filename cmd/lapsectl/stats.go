@@ -88,12 +88,16 @@ type dayJSON struct {
 	RefundedValue int64  `json:"refunded_value"`
 	ExpiredValue  int64  `json:"expired_value"`
 	VoidedValue   int64  `json:"voided_value"`
+
+	Reinstated      int64 `json:"reinstated"`
+	ReinstatedValue int64 `json:"reinstated_value"`
 }
 
 func dayOf(d coupon.DayStats) dayJSON {
 	day := dayJSON{
 		Granted: d.Granted, Locked: d.Locked, Released: d.Released, Used: d.Used, Refunded: d.Refunded, Expired: d.Expired, Voided: d.Voided,
 		GrantedValue: d.GrantedValue, UsedValue: d.UsedValue, RefundedValue: d.RefundedValue, ExpiredValue: d.ExpiredValue, VoidedValue: d.VoidedValue,
+		Reinstated: d.Reinstated, ReinstatedValue: d.ReinstatedValue,
 	}
 	if !d.Day.IsZero() {
 		day.Day = d.Day.Format(time.DateOnly)
@@ -115,6 +119,8 @@ func totalOf(days []coupon.DayStats) (sum coupon.DayStats) {
 		sum.RefundedValue += d.RefundedValue
 		sum.ExpiredValue += d.ExpiredValue
 		sum.VoidedValue += d.VoidedValue
+		sum.Reinstated += d.Reinstated
+		sum.ReinstatedValue += d.ReinstatedValue
 	}
 	return sum
 }
@@ -133,8 +139,8 @@ func statsOf(t coupon.Template, days []coupon.DayStats) statsJSON {
 func statsTable(t coupon.Template, days []coupon.DayStats) string {
 	in := " " + t.Terms.Currency
 	rows := table{{
-		"DAY", "GRANTED", "LOCKED", "RELEASED", "USED", "REFUNDED", "EXPIRED", "VOIDED",
-		"GRANTED" + in, "USED" + in, "REFUNDED" + in, "EXPIRED" + in, "VOIDED" + in,
+		"DAY", "GRANTED", "LOCKED", "RELEASED", "USED", "REFUNDED", "EXPIRED", "REINSTATED", "VOIDED",
+		"GRANTED" + in, "USED" + in, "REFUNDED" + in, "EXPIRED" + in, "REINSTATED" + in, "VOIDED" + in,
 	}}
 	for _, d := range append(days, totalOf(days)) {
 		x := dayOf(d)
@@ -143,8 +149,8 @@ func statsTable(t coupon.Template, days []coupon.DayStats) string {
 		}
 		row := []string{x.Day}
 		for _, n := range []int64{
-			x.Granted, x.Locked, x.Released, x.Used, x.Refunded, x.Expired, x.Voided,
-			x.GrantedValue, x.UsedValue, x.RefundedValue, x.ExpiredValue, x.VoidedValue,
+			x.Granted, x.Locked, x.Released, x.Used, x.Refunded, x.Expired, x.Reinstated, x.Voided,
+			x.GrantedValue, x.UsedValue, x.RefundedValue, x.ExpiredValue, x.ReinstatedValue, x.VoidedValue,
 		} {
 			row = append(row, strconv.FormatInt(n, 10))
 		}

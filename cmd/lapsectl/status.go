@@ -169,6 +169,10 @@ func statusRows(ctx context.Context, db *store.Store, cfg settings) (statusJSON,
 			x.Clock = clockOf(rs)
 			return err
 		},
+		func() (err error) {
+			x.Paused, err = pausesOf(ctx, db)
+			return err
+		},
 		func() error {
 			d, err := db.DrainRate(ctx)
 			x.DrainPerSecond = d.PerSecond()

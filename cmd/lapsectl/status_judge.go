@@ -25,6 +25,9 @@ func (x *statusJSON) judge(cfg settings) {
 	if x.Clock.Stopped > 0 {
 		add("%d of %d processes expire nothing, since the database's clock jumped ahead (lapsectl clock status)", x.Clock.Stopped, x.Clock.Processes)
 	}
+	for _, p := range x.Paused {
+		add("%s is paused since %s by %s: %s (lapsectl resume)", p.what(), p.Since, p.Actor, p.Reason)
+	}
 	switch {
 	case !x.Broker.Reachable:
 		add("the broker cannot be reached: %s", x.Broker.Error)
@@ -41,7 +44,7 @@ func (x *statusJSON) judge(cfg settings) {
 		add("coupons expire late: 99 of 100 within %s", seconds64(x.Lateness.P99MS/1000))
 	}
 	if x.Sweep.Recovered > 0 && x.Mechanism != config.MechanismSweep {
-		add("the sweep settled %d coupons that the ladder did not bring", x.Sweep.Recovered)
+		add("the sweep settled %d coupons that the %s did not bring", x.Sweep.Recovered, x.Mechanism)
 	}
 	if x.Sweep.Skipped > 0 {
 		add("the sweep went past %d rows that cannot be changed (see the expirer's log)", x.Sweep.Skipped)

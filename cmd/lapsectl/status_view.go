@@ -33,6 +33,7 @@ type statusJSON struct {
 	Sweep          sweepStateJSON  `json:"sweep"`
 	Planner        plannerJSON     `json:"planner"`
 	Clock          clocksJSON      `json:"clock"`
+	Paused         []pauseJSON     `json:"paused"` // by operators
 	Limits         []string        `json:"limits_exceeded"`
 }
 
@@ -233,6 +234,7 @@ func (x *statusJSON) summary() table {
 		{"overdue", overdue},
 		{"outbox", x.outbox()},
 		{"locks", fmt.Sprintf("%s, run out %s", capped(x.Locks.Locked, statusCount), capped(x.Locks.RunOut, statusCount))},
+		{"paused", x.paused()},
 		{"sweep", x.sweep()},
 		{"planner", x.planner()},
 		{"reminders", x.reminders()},

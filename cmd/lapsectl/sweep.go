@@ -37,6 +37,7 @@ type sweepJSON struct {
 	Expired  int    `json:"expired"`
 	Unlocked int    `json:"unlocked"`
 	Failed   int    `json:"failed"` // rows that cannot be changed
+	Paused   int    `json:"paused"` // rows of which an operator has paused the expiry
 	More     bool   `json:"more"`   // the time was up before the end
 	Cutoff   string `json:"cutoff"` // what was due before it was looked at
 	Shard    string `json:"shard"`
@@ -76,7 +77,7 @@ func (c *sweepCommand) Run(ctx context.Context, s *system) error {
 			return err
 		}
 		x := sweepJSON{
-			Settled: done.Settled(), Expired: done.Expired, Unlocked: done.Unlocked, Failed: done.Failed, More: done.More,
+			Settled: done.Settled(), Expired: done.Expired, Unlocked: done.Unlocked, Failed: done.Failed, Paused: done.Paused, More: done.More,
 			Cutoff: instant(done.Cutoff), Shard: fmt.Sprintf("%d/%d", rest+1, of), TookMS: time.Since(began).Milliseconds(),
 		}
 		if c.JSON {
@@ -108,6 +109,7 @@ func sweepOnce(ctx context.Context, db *store.Store, cfg settings, of, rest uint
 		return expiry.Swept{}, err
 	}
 	core := expiry.NewCore(db, guard, prometheus.NewRegistry())
+	core.Heed(db)
 	var rows expiry.Overdue = db
 	if of > 1 {
 		rows = store.Share{Store: db, Of: of, Rest: rest}

@@ -80,6 +80,7 @@ func addNotices(w *worker.Worker, c config.Notice, rules *policy.Policy, keeper 
 	metrics := notice.NewMetrics(w.Registry, c.Names())
 	sender, err := notice.NewSender(c.Config, notice.SenderDeps{
 		Store: w.Store, Policy: rules, Texts: texts, Addresses: keeper, Metrics: metrics, Pulse: w.Pulse, Log: w.Log, Now: time.Now,
+		Paused: func(ch coupon.Channel) bool { return w.Store.BrakesSeen().Channel(ch) },
 	}, channels)
 	if err != nil {
 		return err

@@ -56,15 +56,17 @@ func add(w *worker.Worker, c config.Publisher) error {
 	if err := addLedger(w, c); err != nil {
 		return err
 	}
-	handler, err := issuance.NewHandler(c.Issuance, issuer{w.Store, w.Pulse}, w.Codec, w.Ladder.ParkExchange(), w.Log, w.Registry)
+	handler, err := issuance.NewHandler(c.Issuance, holding{issuer{w.Store, w.Pulse}}, w.Codec, w.Ladder.ParkExchange(), w.Log, w.Registry)
 	if err != nil {
 		return fmt.Errorf("issuance: %w", err)
 	}
+	w.App.Go("held grants", handler.NewHeld(holding{issuer{w.Store, w.Pulse}}).Run)
 	if err := addOrders(w, c); err != nil {
 		return err
 	}
 	if err := w.Consume(broker.ConsumerOptions{
 		Config: c.Issuance.Consumer(), Queue: w.Ladder.Issuance(), Handler: handler.Handle,
+		Held: func() bool { return w.Paused(coupon.BrakeIssuance) },
 	}); err != nil {
 		return err //nolint:wrapcheck // names the queue
 	}
@@ -80,14 +82,35 @@ type issuer struct {
 // Issue issues.
 func (i issuer) Issue(ctx context.Context, gs []coupon.Grant) ([]coupon.Granted, error) {
 	out, err := i.Store.Issue(ctx, gs)
+	i.count(out)
+	return out, err //nolint:wrapcheck // the store's
+}
+
+func (i issuer) count(out []coupon.Granted) {
 	fresh := 0
 	for k := range out {
-		if err == nil && out[k].Refused == "" && !out[k].Repeated {
+		if out[k].Refused == "" && !out[k].Repeated && !out[k].Held {
 			fresh++
 		}
 	}
 	i.pulse.Count(pulse.CountIssued, fresh)
+}
+
+// holding is the issuer for grants that nobody waits for: while an operator has paused them they are kept.
+type holding struct{ issuer }
+
+// Issue issues what is not paused.
+func (h holding) Issue(ctx context.Context, gs []coupon.Grant) ([]coupon.Granted, error) {
+	out, err := h.IssueOrHold(ctx, gs)
+	h.count(out)
 	return out, err //nolint:wrapcheck // the store's
+}
+
+// IssueHeld issues what was kept.
+func (h holding) IssueHeld(ctx context.Context, from uint64, limit int) (uint64, []coupon.Granted, bool, error) {
+	next, out, more, err := h.Store.IssueHeld(ctx, from, limit)
+	h.count(out)
+	return next, out, more, err //nolint:wrapcheck // the store's
 }
 
 // addAPI wires the API. It is added last, so it is the first to stop: whatever a request leaves is sent by those before it.

@@ -134,8 +134,8 @@ func (g *gatherer) do(ctx context.Context, batch []*claim) {
 	}
 }
 
-// issue grants what can be stored: one outcome for each, in order. A batch that the database refuses is halved until the
-// bad grant is alone.
+// issue grants what can be stored: one outcome for each, in order. A batch that the database refuses, or of which something
+// is paused, is halved until the grant that it is for is alone.
 func (a *API) issue(ctx context.Context, grants []coupon.Grant) []outcome {
 	outs := make([]outcome, len(grants))
 	a.issueInto(ctx, grants, outs)
@@ -149,7 +149,7 @@ func (a *API) issueInto(ctx context.Context, grants []coupon.Grant, outs []outco
 		for i := range answers {
 			outs[i].answer = answers[i]
 		}
-	case errors.Is(err, coupon.ErrIntegrity) && len(grants) > 1:
+	case (errors.Is(err, coupon.ErrIntegrity) || errors.Is(err, coupon.ErrPaused)) && len(grants) > 1:
 		half := len(grants) / 2
 		a.issueInto(ctx, grants[:half], outs[:half])
 		a.issueInto(ctx, grants[half:], outs[half:])

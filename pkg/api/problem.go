@@ -27,6 +27,7 @@ const (
 	CodeInternal     coupon.Code = "internal"     // 500: a fault of ours
 	CodeBusy         coupon.Code = "busy"         // 503: too many at once, or rows held by others for too long
 	CodeUnavailable  coupon.Code = "unavailable"  // 503: the database cannot be reached
+	CodePaused       coupon.Code = "paused"       // 503: an operator has paused the issuance of it
 	CodeTimeout      coupon.Code = "timeout"      // 504: what was asked may or may not have happened
 )
 
@@ -138,6 +139,9 @@ func fromJoined(err error) *Problem {
 	return badRequests(faults)
 }
 
+// pausedAgain is when to ask again for what is paused, in seconds: people take their time.
+const pausedAgain = 15
+
 // after says when to try again.
 func (p *Problem) after(seconds int) *Problem {
 	p.retry = seconds
@@ -165,6 +169,9 @@ func problemOf(ctx context.Context, err error) *Problem {
 		return problem(http.StatusNotFound, coupon.CodeNotFound, "there is nothing of that id or key").because(err)
 	case errors.Is(err, coupon.ErrContention):
 		return problem(http.StatusServiceUnavailable, CodeBusy, "others hold what the request needs; nothing was done").after(1).because(err)
+	case errors.Is(err, coupon.ErrPaused):
+		return problem(http.StatusServiceUnavailable, CodePaused,
+			"an operator has paused the issuance of what is asked for: send it again later, with the same grant keys").after(pausedAgain).because(err)
 	case errors.Is(err, coupon.ErrUnavailable):
 		return problem(http.StatusServiceUnavailable, CodeUnavailable, "the database cannot be reached").after(2).because(err)
 	case errors.Is(err, coupon.ErrConflict):

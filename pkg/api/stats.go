@@ -24,6 +24,9 @@ type DayStats struct {
 	RefundedValue int64  `json:"refunded_value"`
 	ExpiredValue  int64  `json:"expired_value"`
 	VoidedValue   int64  `json:"voided_value"`
+
+	Reinstated      int64 `json:"reinstated" doc:"expired, and given back by an operator"`
+	ReinstatedValue int64 `json:"reinstated_value"`
 }
 
 type statsIn struct {
@@ -71,7 +74,7 @@ func (a *API) getStats(ctx context.Context, in *statsIn) (*statsOut, error) {
 		out.Body.Days[i] = DayStats{
 			Day: d.Day.UTC().Format(time.DateOnly), Granted: d.Granted, Locked: d.Locked, Released: d.Released, Used: d.Used, Refunded: d.Refunded,
 			Expired: d.Expired, Voided: d.Voided, GrantedValue: d.GrantedValue, UsedValue: d.UsedValue, RefundedValue: d.RefundedValue,
-			ExpiredValue: d.ExpiredValue, VoidedValue: d.VoidedValue,
+			ExpiredValue: d.ExpiredValue, VoidedValue: d.VoidedValue, Reinstated: d.Reinstated, ReinstatedValue: d.ReinstatedValue,
 		}
 	}
 	return out, nil

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // ConsumerOptions describe one consumer.
@@ -19,6 +21,10 @@ type ConsumerOptions struct {
 	Handler Handler
 	// Ready, if set, is asked before every subscription: can the handler work?
 	Ready func(context.Context) error
+	// Held, if set, says that nothing is to be consumed although all could be: an
+	// operator has paused it. Asked often, so it must not wait. A consumer that
+	// is held counts as ready, and goes on within a fifth of a second.
+	Held func() bool
 	// Publisher is needed for Forward and Park. While the broker blocks it,
 	// consumption pauses.
 	Publisher *Publisher
@@ -55,9 +61,9 @@ func (c *Client) NewConsumer(o ConsumerOptions) (*Consumer, error) {
 // false while there is no connection and while consumption is paused.
 func (k *Consumer) Subscribed() bool { return k.subscribed.Load() }
 
-// Ready is nil while Subscribed.
+// Ready is nil while Subscribed, and while held.
 func (k *Consumer) Ready() error {
-	if k.Subscribed() {
+	if k.Subscribed() || k.held() {
 		return nil
 	}
 	if why := k.why.Load(); why != nil {
@@ -99,6 +105,10 @@ func (k *Consumer) Run(ctx context.Context) error {
 			}
 			k.c.metrics.connected.WithLabelValues("consume").Inc()
 		}
+		if k.held() {
+			_ = lifecycle.Sleep(ctx, heldLook)
+			continue
+		}
 		if err := k.able(ctx); err != nil {
 			k.failed(ctx, pause, "not consuming yet", err)
 			continue
@@ -111,6 +121,8 @@ func (k *Consumer) Run(ctx context.Context) error {
 		}
 		switch {
 		case ctx.Err() != nil:
+		case end.pause != nil && k.held():
+			k.log.Info("consumption is held", zap.Error(end.pause))
 		case end.pause != nil:
 			k.c.metrics.pauses.WithLabelValues(k.o.Queue).Inc()
 			k.failed(ctx, pause, "consumption paused", end.pause)
@@ -123,6 +135,11 @@ func (k *Consumer) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// heldLook is how often a consumer that is held looks whether it still is.
+const heldLook = 200 * time.Millisecond
+
+func (k *Consumer) held() bool { return k.o.Held != nil && k.o.Held() }
 
 // able asks whether a batch could be handled and its outcomes published now.
 func (k *Consumer) able(ctx context.Context) error {

@@ -87,6 +87,8 @@ func (k *Consumer) subscribe(ctx context.Context, s *session) ending {
 	return end
 }
 
+var errHeld = errors.New("an operator has paused it")
+
 // begin opens the channel and the consumer on it.
 func (u *subscription) begin(ctx context.Context) error {
 	k := u.k
@@ -127,6 +129,9 @@ func (u *subscription) dispatch(ctx context.Context) ending {
 	}
 	delivered := u.k.c.metrics.delivered.WithLabelValues(u.k.o.Queue)
 	for {
+		if u.k.held() {
+			return ending{pause: errHeld}
+		}
 		changed, blocked := u.blocked()
 		if blocked != nil {
 			return ending{pause: blocked}

@@ -127,6 +127,9 @@ type DayStats struct {
 	RefundedValue int64  `json:"refunded_value"`
 	ExpiredValue  int64  `json:"expired_value"`
 	VoidedValue   int64  `json:"voided_value"`
+
+	Reinstated      int64 `json:"reinstated"`
+	ReinstatedValue int64 `json:"reinstated_value"`
 }
 
 // TemplateStats gives a template's statistics by day, from and to included, each such as 2026-11-29.

@@ -20,7 +20,7 @@ type Grant struct {
 	Trace      string    // W3C traceparent, may be empty
 }
 
-// Granted is the answer to a Grant. Exactly one of CouponID and Refused is set.
+// Granted is the answer to a Grant. Exactly one of CouponID, Refused and Held is set.
 type Granted struct {
 	CouponID  uint64
 	ExpiresAt time.Time
@@ -28,6 +28,7 @@ type Granted struct {
 	// Peak, if above 0, is how many coupons are due in the second that this one is due in: more than the fleet drains in a
 	// second, so that it will be late by their number ÷ rate. Counted up to ten times that rate; a forecast.
 	Peak    int64
+	Held    bool // issuance is paused: it is kept, and answered by its event when that is over
 	Refused Code
 	Detail  string // for people: which field, which value
 }

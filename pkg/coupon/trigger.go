@@ -112,6 +112,7 @@ const (
 	DropSettled = "settled" // used, expired or voided already
 	DropStale   = "stale"   // scheduled for another instant; a newer trigger is out
 	DropLocked  = "locked"  // a live lock shields the coupon; its unlock trigger is out
+	DropPaused  = "paused"  // it would have expired, and an operator has paused that: the sweep finds the row when it goes on
 )
 
 // Decide is the whole table of design.md §1: what a trigger does to the row it meets at the instant now (of the

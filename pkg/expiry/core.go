@@ -30,6 +30,23 @@ type Core struct {
 	guard   *clock.Guard
 	metrics *metrics
 	pulse   *pulse.Recorder // nil: nobody asks
+	brakes  Brakes          // nil: nothing is ever paused
+}
+
+// Brakes tells what an operator has paused. The store itself moves nothing of that; who works for it asks so as not to work for
+// nothing.
+type Brakes interface {
+	Brakes(ctx context.Context) (*coupon.Pauses, error)
+}
+
+// Heed gives who tells of the brakes. Called before the core is used.
+func (c *Core) Heed(b Brakes) { c.brakes = b }
+
+func (c *Core) pauses(ctx context.Context) (*coupon.Pauses, error) {
+	if c.brakes == nil {
+		return nil, nil //nolint:nilnil // no pauses
+	}
+	return c.brakes.Brakes(ctx) //nolint:wrapcheck // the store's, named
 }
 
 // Tell gives what the core tells of its work to. Called before the core is used.

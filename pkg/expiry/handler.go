@@ -49,6 +49,7 @@ type Handler struct {
 	marks   *Marks // nil where what comes says nothing of the ladder's progress
 	limit   *rate.Limiter
 	drain   *Drain // nil: nothing is measured
+	waits   bool   // while all of expiry is paused what comes stays in the queue
 	log     *zap.Logger
 }
 
@@ -71,6 +72,14 @@ func (h *Handler) WithDrain(d *Drain) *Handler {
 	return &other
 }
 
+// Waiting is the same handler for a queue of ends: while all of expiry is paused nothing of it is decided, and the consumer
+// pauses as without a database. Locks run out meanwhile.
+func (h *Handler) Waiting() *Handler {
+	other := *h
+	other.waits = true
+	return &other
+}
+
 // NewLimiter bounds transitions a second over all handlers of a pod; 0 is unbounded.
 func NewLimiter(c Config) *rate.Limiter {
 	if c.MaxRate == 0 {
@@ -82,6 +91,15 @@ func NewLimiter(c Config) *rate.Limiter {
 // Handle answers each delivery of a batch. An error means that nothing can be done now and no attempt counts.
 func (h *Handler) Handle(ctx context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
 	out := make([]broker.Outcome, len(batch))
+	if h.waits {
+		pauses, err := h.core.pauses(ctx)
+		if err == nil && pauses.All(coupon.BrakeExpiry) {
+			err = fmt.Errorf("expiry: %w", coupon.ErrPaused)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	estimate := h.core.guard.Estimate()
 	triggers := make([]coupon.Trigger, 0, len(batch))
 	at := make([]int, 0, len(batch)) // delivery of each trigger
@@ -152,7 +170,11 @@ func (h *Handler) outcome(t coupon.Trigger, r Result, d broker.Delivery) broker.
 		count(resultAgain)
 		return h.again(t, r, d, reasonRest, rest)
 	case coupon.Drop:
-		count(resultDropped)
+		if r.Decision.Reason == coupon.DropPaused {
+			count(resultPaused)
+		} else {
+			count(resultDropped)
+		}
 	case coupon.Expire, coupon.Unlock:
 		count(resultDone)
 	}

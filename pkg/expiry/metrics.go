@@ -29,6 +29,7 @@ const (
 	resultRetried = "retried"
 	resultParked  = "parked"
 	resultHeld    = "held"
+	resultPaused  = "paused" // an operator has paused it; the sweep settles it after that
 
 	reasonRest  = "rest" // not due yet, longer than a moment
 	reasonBusy  = "busy"
@@ -70,7 +71,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.lateness.WithLabelValues(string(p))
 	}
 	for _, k := range []coupon.Kind{coupon.KindExpire, coupon.KindUnlock} {
-		for _, r := range []string{resultDone, resultDropped, resultAgain, resultBusy, resultRetried, resultParked, resultHeld} {
+		for _, r := range []string{resultDone, resultDropped, resultAgain, resultBusy, resultRetried, resultParked, resultHeld, resultPaused} {
 			m.triggers.WithLabelValues(string(k), r)
 		}
 	}

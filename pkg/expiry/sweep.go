@@ -40,6 +40,7 @@ type Sweeper struct {
 	size   int // rows of a transaction in this round
 	rests  int // of this round: for how many times as long as a batch took nothing is done after it
 	known  refused
+	braked braked
 }
 
 // portions is into how many transactions the work of a second is cut outside of the quiet hours: a large one holds up
@@ -112,6 +113,10 @@ func (s *Sweeper) Run(ctx context.Context) error {
 func (s *Sweeper) Once(ctx context.Context) (Swept, error) {
 	var total Swept
 	s.known.clear(time.Now())
+	pauses, err := s.core.pauses(ctx)
+	if err != nil {
+		return total, fmt.Errorf("sweep: %w", err)
+	}
 	ask, cancel := context.WithTimeout(ctx, s.config.Budget)
 	defer cancel()
 	allow := s.core.guard.Begin()
@@ -131,9 +136,10 @@ func (s *Sweeper) Once(ctx context.Context) (Swept, error) {
 		grace = s.config.OutageGrace
 	}
 	total.Cutoff = total.Cutoff.Add(-grace)
+	s.braked.heed(pauses, grace, time.Now())
 	limits, mode := []*rate.Limiter{s.limit}, modeFull
 	s.size, s.rests = s.config.Batch, 0
-	if !deaf && !s.config.Quiet(now) {
+	if !deaf && !s.config.Quiet(now) && !s.braked.owing() {
 		pods, err := s.rows.Expirers(ask)
 		if err != nil {
 			return total, fmt.Errorf("count the expirers: %w", err)
@@ -144,12 +150,16 @@ func (s *Sweeper) Once(ctx context.Context) (Swept, error) {
 	}
 	s.core.pulse.Mode(mode)
 	for _, locks := range []bool{false, true} {
+		if !locks && (pauses.All(coupon.BrakeExpiry) || time.Now().Before(s.braked.resting)) {
+			continue
+		}
 		done, err := s.pass(ctx, locks, total.Cutoff, limits)
 		total.add(done)
 		if err != nil {
 			return total, err
 		}
 	}
+	s.braked.ended(total.More, time.Now())
 	return total, nil
 }
 
@@ -169,7 +179,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits
 		}
 		var done Swept
 		began := time.Now()
-		done, at, err = s.batch(bounded, locks, cutoff, at)
+		done, at, err = s.batch(bounded, locks, cutoff, s.braked.past(locks, at, began))
 		total.add(done)
 		if err != nil {
 			return total, err
@@ -208,6 +218,9 @@ func (s *Sweeper) batch(ctx context.Context, locks bool, cutoff time.Time, at co
 		done.count(r)
 	}
 	done.rows, done.More = len(batch.Settled), batch.More
+	if done.Paused > 0 {
+		s.braked.add(locks, at, batch.Next, started)
+	}
 	return done, batch.Next, nil
 }
 

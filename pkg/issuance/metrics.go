@@ -14,6 +14,7 @@ type metrics struct {
 const (
 	resultGranted  = "granted"
 	resultRepeated = "repeated" // the key was known
+	resultHeld     = "held"     // issuance is paused: it is granted when that is over
 	resultParked   = "parked"   // a member that cannot be stored, or a member or whole event that cannot be read
 )
 
@@ -21,7 +22,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{issued: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "lapse_issued_total", Help: "Grants by their answer.",
 	}, []string{"result"})}
-	for _, r := range []string{resultGranted, resultRepeated, resultParked} {
+	for _, r := range []string{resultGranted, resultRepeated, resultHeld, resultParked} {
 		m.issued.WithLabelValues(r)
 	}
 	for _, c := range []coupon.Code{
@@ -40,6 +41,8 @@ func (m *metrics) count(answers []coupon.Granted) {
 		switch a := &answers[i]; {
 		case a.Refused != "":
 			n[string(a.Refused)]++
+		case a.Held:
+			n[resultHeld]++
 		case a.Repeated:
 			n[resultRepeated]++
 		default:

@@ -119,6 +119,10 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 	if free == 0 {
 		return 0, nil // ctx has ended
 	}
+	if d.Paused != nil && d.Paused(d.name) {
+		d.still(ctx, pausedLook)
+		return 0, nil
+	}
 	want := min(free*max(1, d.channel.Batch()), d.config.Batch)
 	n, wait := d.gate.room(want)
 	if n == 0 {
@@ -154,6 +158,9 @@ func (d *dispatcher) step(ctx, work context.Context, sends *sync.WaitGroup) (tim
 	}
 	return 0, nil
 }
+
+// pausedLook is how often a loop that an operator has paused looks whether it still is.
+const pausedLook = 200 * time.Millisecond
 
 // untouched leaves what was claimed and not prepared, as far as is known here, to be tried again: the database may have taken it
 // for begun before its answer was lost, and nothing was sent.

@@ -48,10 +48,12 @@ type SenderDeps struct {
 	Policy    Permits
 	Texts     Renderer
 	Addresses Addresses // nil: none are known here
-	Metrics   *Metrics
-	Pulse     *pulse.Recorder
-	Log       *zap.Logger
-	Now       func() time.Time // with a monotonic reading
+	// Paused reports whether an operator has paused the channel: then nothing is claimed. It must not wait. Nil: none ever is.
+	Paused  func(coupon.Channel) bool
+	Metrics *Metrics
+	Pulse   *pulse.Recorder
+	Log     *zap.Logger
+	Now     func() time.Time // with a monotonic reading
 }
 
 // Sender sends what is due, each channel by a loop of its own: one whose provider is slow, hangs or is gone keeps no other

@@ -190,7 +190,9 @@ func (r *run) quotaApart(ctx context.Context, s *sums, before, after coupon.Book
 	if err != nil {
 		return 0, err
 	}
-	return outside(s.returned, low, high), nil
+	// What had been returned and was taken again meanwhile may have been seen before that, or after: returns as such only grow.
+	again := after.Reinstated - before.Reinstated
+	return outside(s.returned, low-again, max(low, high)+again), nil
 }
 
 // quota reports a counter that must move by so much, and moves it.
@@ -262,6 +264,8 @@ func figures(d *coupon.DayStats) []struct {
 		{"refunded_value", &d.RefundedValue},
 		{"expired_value", &d.ExpiredValue},
 		{"voided_value", &d.VoidedValue},
+		{"reinstated", &d.Reinstated},
+		{"reinstated_value", &d.ReinstatedValue},
 	}
 }
 

@@ -64,9 +64,13 @@ func (s *Store) actOnce(ctx context.Context, o coupon.Order) (now time.Time, out
 	}
 	held := (*heldError)(nil)
 	defer func() { s.turns.give(turn, held != nil && len(turn) == 1) }()
+	brakes, err := s.Brakes(ctx)
+	if err != nil {
+		return time.Time{}, nil, err
+	}
 	var a *act
 	err = s.tx(ctx, string(o.Verb), func(ctx context.Context, tx *txn) error {
-		a = &act{Order: o, rows: make(map[uint64]*actRow, len(o.CouponIDs)), out: make([]coupon.Acted, len(o.CouponIDs))}
+		a = &act{Order: o, brakes: brakes, rows: make(map[uint64]*actRow, len(o.CouponIDs)), out: make([]coupon.Acted, len(o.CouponIDs))}
 		err := s.actIn(ctx, tx, a)
 		if isLockWait(err) {
 			return &heldError{err} // waited long enough: not once more
@@ -95,10 +99,11 @@ func isLockWait(err error) bool {
 // act is the work of one transaction, built anew for each try.
 type act struct {
 	coupon.Order
-	now  time.Time
-	rows map[uint64]*actRow
-	out  []coupon.Acted
-	ts   []coupon.Transition
+	brakes *coupon.Pauses
+	now    time.Time
+	rows   map[uint64]*actRow
+	out    []coupon.Acted
+	ts     []coupon.Transition
 }
 
 // actRow is a coupon in hand.
@@ -197,7 +202,12 @@ func detail(code coupon.Code, c *coupon.Coupon, o *coupon.Order) string {
 		return "the order was closed before"
 	case coupon.CodeOrderRefunded:
 		return "the order was refunded before"
+	case coupon.CodeNotExpired:
+		return at("ends at", c.ExpiresAt)
 	case coupon.CodeInvalid:
+		if o.Verb == coupon.VerbReinstate {
+			return at("expires_at: must be after now and after the end that it had,", c.ExpiresAt) + ", got " + o.EndsAt.UTC().Format(time.RFC3339)
+		}
 		return fmt.Sprintf("expires_at: must be after now and after %s, got %s",
 			c.ValidFrom.UTC().Format(time.RFC3339), o.EndsAt.UTC().Format(time.RFC3339))
 	default:
@@ -263,6 +273,9 @@ func (r *actRow) enter(step coupon.Step, now time.Time) {
 	r.OrderID, r.LockUntil, r.LockedAt = "", time.Time{}, time.Time{}
 	r.LatePay, r.LateWindow = r.Terms.LatePay, r.Terms.LateWindow
 	r.UsedAt = time.Time{}
+	if step.From == coupon.Expired {
+		r.ExpiredAt, r.Cause = time.Time{}, ""
+	}
 	switch step.To {
 	case coupon.Used:
 		r.OrderID, r.UsedAt = step.OrderID, now

@@ -87,7 +87,8 @@ func (s *Store) actRead(ctx context.Context, tx *txn, a *act, st Statement, arch
 		}
 		row.ask = coupon.Ask{
 			Verb: a.Verb, OrderID: a.OrderID, LockFor: a.LockFor, EndsAt: a.EndsAt, BreakLock: a.BreakLock,
-			Partial: a.Partial, Tombstone: a.Tombstone, Closed: row.closed, Refunded: row.refunded, Doubt: doubt,
+			Partial: a.Partial, Tombstone: a.Tombstone, Closed: row.closed, Refunded: row.refunded,
+			Doubt: doubt || a.brakes.Coupon(coupon.BrakeExpiry, row.Terms.TemplateID, row.BatchID),
 		}
 		a.rows[row.ID] = row
 	}

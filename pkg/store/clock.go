@@ -22,7 +22,9 @@ const (
 
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtClockRead = define("clock.read", `SELECT UTC_TIMESTAMP(3), (SELECT value FROM setting WHERE name = 'accepted_clock')`)
+	// Every process asks this every second, so the brakes come with it.
+	stmtClockRead = define("clock.read", `SELECT '' AS name, '' AS value, UTC_TIMESTAMP(3) AS updated_at
+		UNION ALL SELECT name, value, updated_at FROM setting WHERE name = 'accepted_clock' OR name >= 'pause.' AND name < 'pause/'`)
 	// A process that has been silent for as long may be gone.
 	stmtClockReports = define("clock.reports", `SELECT name, value, updated_at FROM setting
 		WHERE name >= 'clock.' AND name < 'clock/' AND updated_at > UTC_TIMESTAMP(3) - INTERVAL 15 SECOND ORDER BY name`)
@@ -53,15 +55,35 @@ func fromMillis(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// ReadClock gives the database's clock and the instant of the last acceptance, zero if there was none.
+// ReadClock gives the database's clock and the instant of the last acceptance, zero if there was none. What it reads of the
+// brakes on the way is kept for Brakes.
 func (s *Store) ReadClock(ctx context.Context) (now, accepted time.Time, err error) {
-	var value sql.NullString
-	if err := s.queryRow(ctx, s.sql, stmtClockRead, []any{&now, &value}); err != nil {
+	var pauses []coupon.Pause
+	began := time.Now()
+	err = s.query(ctx, s.sql, stmtClockRead, func(r *sql.Rows) error {
+		var name, value string
+		var at time.Time
+		if err := r.Scan(&name, &value, &at); err != nil {
+			return err
+		}
+		switch name {
+		case "":
+			now = at
+		case settingAccepted:
+			if ms, err := strconv.ParseInt(value, 10, 64); err == nil { // a row that holds no instant counts as none
+				accepted = fromMillis(ms)
+			}
+		default:
+			if p, ok := parsePause(name, value, at); ok {
+				pauses = append(pauses, p)
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		return now, accepted, err
 	}
-	if ms, err := strconv.ParseInt(value.String, 10, 64); err == nil { // a row that holds no instant counts as none
-		accepted = fromMillis(ms)
-	}
+	s.brakes.take(coupon.NewPauses(pauses), began)
 	return now, accepted, nil
 }
 

@@ -108,7 +108,10 @@ func (s *Store) record(ctx context.Context, tx *txn, now time.Time, ts []coupon.
 	if err := s.writeQuotaReturns(ctx, tx, ts); err != nil {
 		return err
 	}
-	return s.writeOutbox(ctx, tx, append(rows, reminders...))
+	if err := s.writeOutbox(ctx, tx, append(rows, reminders...)); err != nil {
+		return err
+	}
+	return s.takeQuotaAgain(ctx, tx, ts)
 }
 
 // writeQuotaReturns notes what expired and voided coupons give back. The counters are hot rows that no transition may
@@ -119,6 +122,9 @@ func (s *Store) writeQuotaReturns(ctx context.Context, tx querier, ts []coupon.T
 	for i := range ts {
 		t := &ts[i]
 		ended := t.To == coupon.Expired || t.To == coupon.Voided
+		if i+1 < len(ts) && ts[i+1].CouponID == t.CouponID {
+			ended = false // the same transaction gives it back to its holder
+		}
 		if !ended || t.Terms.QuotaBack == "" || t.Terms.QuotaBack == coupon.QuotaBackNone {
 			continue
 		}

@@ -48,7 +48,8 @@ type settleRow struct {
 // ExpireBatch settles up to 900 triggers in one transaction: it locks the rows that nobody else holds, lets
 // coupon.Decide answer each trigger in order, changes the rows by compare-and-set and records history, events and
 // new triggers. It gives one settlement per trigger and the database's clock of the decision. allow is asked, inside
-// the transaction, whether that instant may decide; its error rolls everything back (the clock guard).
+// the transaction, whether that instant may decide; its error rolls everything back (the clock guard). What an operator has
+// paused does not expire: its settlement is a drop, coupon.DropPaused.
 //
 // Errors: coupon.ErrUnavailable and coupon.ErrContention (nothing was done; come again), coupon.ErrIntegrity (one
 // of the rows cannot be changed; bisect), or what allow answered.
@@ -58,6 +59,10 @@ func (s *Store) ExpireBatch(ctx context.Context, triggers []coupon.Trigger, allo
 	}
 	if len(triggers) == 0 {
 		return time.Time{}, nil, nil
+	}
+	brakes, err := s.Brakes(ctx)
+	if err != nil {
+		return time.Time{}, nil, err
 	}
 	err = s.tx(ctx, "expire", func(ctx context.Context, tx *txn) error {
 		ids := distinct(triggers)
@@ -78,7 +83,7 @@ func (s *Store) ExpireBatch(ctx context.Context, triggers []coupon.Trigger, allo
 			return err
 		}
 		now = at
-		out, err = s.settle(ctx, tx, at, triggers, rows, busy)
+		out, err = s.settle(ctx, tx, at, triggers, rows, busy, brakes)
 		return err
 	})
 	if err != nil {
@@ -154,7 +159,7 @@ type change struct {
 // settle decides, changes and records. The rows are this transaction's; a second trigger of the same coupon meets
 // the row as the first one left it.
 func (s *Store) settle(ctx context.Context, tx *txn, now time.Time, triggers []coupon.Trigger, rows map[uint64]*settleRow,
-	busy map[uint64]bool,
+	busy map[uint64]bool, brakes *coupon.Pauses,
 ) ([]coupon.Settlement, error) {
 	out := make([]coupon.Settlement, len(triggers))
 	changes := make(map[change][]any, 3)
@@ -170,6 +175,9 @@ func (s *Store) settle(ctx context.Context, tx *txn, now time.Time, triggers []c
 			continue
 		}
 		d := coupon.Decide(&row.Row, t, now)
+		if d.Action == coupon.Expire && brakes.Coupon(coupon.BrakeExpiry, row.template, row.batchID) {
+			d = coupon.Decision{Action: coupon.Drop, Reason: coupon.DropPaused}
+		}
 		out[i] = coupon.Settlement{Decision: d, Ends: row.ExpiresAt}
 		if d.Action == coupon.Drop {
 			continue

@@ -27,7 +27,7 @@ var errStockMoved = errors.New("template stock changed meanwhile")
 //   - With more grants than the template's quota leaves, as many as fit succeed, the first ones first.
 //
 // An error means that nothing was written: coupon.ErrUnavailable, ErrContention, or ErrIntegrity when the database
-// (or the codec) refuses a row for what it holds.
+// (or the codec) refuses a row for what it holds, or coupon.ErrPaused while an operator has paused one of them.
 //
 // # Concurrency
 //
@@ -44,13 +44,20 @@ func (s *Store) Issue(ctx context.Context, grants []coupon.Grant) ([]coupon.Gran
 	if len(grants) > MaxGrants {
 		return nil, fmt.Errorf("issue: at most %d grants at once, got %d", MaxGrants, len(grants))
 	}
+	brakes, err := s.Brakes(ctx)
+	if err == nil {
+		err = pausedFor(brakes, grants)
+	}
+	if err != nil {
+		return nil, err
+	}
 	asks := make([]ask, len(grants))
 	for i := range grants {
 		asks[i] = newAsk(grants[i])
 	}
 	var done *issue
 	lock := false
-	err := s.tx(ctx, "issue", func(ctx context.Context, tx *txn) error {
+	err = s.tx(ctx, "issue", func(ctx context.Context, tx *txn) error {
 		is := &issue{asks: asks, lockStock: lock, answers: make([]coupon.Granted, len(asks))}
 		err := s.issueIn(ctx, tx, is)
 		if errors.Is(err, errStockMoved) {

@@ -39,6 +39,7 @@ func knownMoves() []move {
 		{locked, voided, admin},
 		{used, unused, coupon.CauseRefund},
 		{used, expired, coupon.CauseRefund},
+		{expired, unused, admin},
 	}
 }
 

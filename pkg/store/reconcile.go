@@ -31,7 +31,7 @@ var (
 		WHERE id > ? AND id <= ? GROUP BY template_id, revision, status
 		UNION ALL SELECT template_id, revision, status, 1, COUNT(*) FROM coupon_archive FORCE INDEX (PRIMARY)
 		WHERE id > ? AND id <= ? GROUP BY template_id, revision, status`)
-	stmtReconTaken   = define("reconcile.taken", `SELECT template_id, revision, taken FROM template_stock ORDER BY template_id`)
+	stmtReconTaken   = define("reconcile.taken", `SELECT template_id, revision, taken, reinstated FROM template_stock ORDER BY template_id`)
 	stmtReconPending = define("reconcile.pending", `SELECT template_id, COUNT(*) FROM quota_return GROUP BY template_id`)
 
 	stmtReconSuspects        = define("reconcile.suspects", suspects("coupon", "coupon_history"))
@@ -47,7 +47,7 @@ var (
 		WHERE a.id > ? AND a.id <= ? ORDER BY a.id LIMIT ?`)
 
 	stmtReconStats = define("reconcile.stats", `SELECT template_id, day, granted, locked, released, used, refunded, expired, voided,
-		granted_value, used_value, refunded_value, expired_value, voided_value FROM template_stats
+		granted_value, used_value, refunded_value, expired_value, voided_value, reinstated, reinstated_value FROM template_stats
 		WHERE template_id >= ? AND (template_id > ? OR (template_id = ? AND day > ?)) ORDER BY template_id, day LIMIT ?`)
 
 	// A coupon that gave its piece back does not count for its user, once that is folded. See coupon.UserCount.
@@ -142,7 +142,7 @@ func (s *Store) Books(ctx context.Context, settled uint64) ([]coupon.Book, error
 		at := make(map[uint64]int)
 		err := s.query(ctx, q, stmtReconTaken, func(r *sql.Rows) error {
 			var b coupon.Book
-			err := r.Scan(&b.Template, &b.Revision, &b.Taken)
+			err := r.Scan(&b.Template, &b.Revision, &b.Taken, &b.Reinstated)
 			at[b.Template] = len(books)
 			books = append(books, b)
 			return err
@@ -234,7 +234,7 @@ func (s *Store) Statistics(ctx context.Context, template uint64, day time.Time, 
 	err := s.query(ctx, s.sql, stmtReconStats, func(r *sql.Rows) error {
 		var d coupon.TemplateDay
 		if err := r.Scan(&d.Template, &d.Day, &d.Granted, &d.Locked, &d.Released, &d.Used, &d.Refunded, &d.Expired, &d.Voided,
-			&d.GrantedValue, &d.UsedValue, &d.RefundedValue, &d.ExpiredValue, &d.VoidedValue); err != nil {
+			&d.GrantedValue, &d.UsedValue, &d.RefundedValue, &d.ExpiredValue, &d.VoidedValue, &d.Reinstated, &d.ReinstatedValue); err != nil {
 			return err
 		}
 		out = append(out, d)

@@ -26,6 +26,7 @@ var legal = map[[2]coupon.Status]bool{
 	{coupon.Used, coupon.Expired}:   true,
 	{coupon.Locked, coupon.Locked}:  true,
 	{coupon.Unused, coupon.Unused}:  true,
+	{coupon.Expired, coupon.Unused}: true,
 }
 
 type replayed struct {

@@ -23,15 +23,16 @@ var (
 	stmtSeenAdd  = define("stats.seen_add", `INSERT INTO ledger_seen (coupon_id, version) VALUES (?,?)`)
 	stmtStatsAdd = define("stats.add", `INSERT INTO template_stats
 		(template_id, day, granted, locked, released, used, refunded, expired, voided,
-		granted_value, used_value, refunded_value, expired_value, voided_value)
-		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON DUPLICATE KEY UPDATE granted = granted + VALUES(granted),
+		granted_value, used_value, refunded_value, expired_value, voided_value, reinstated, reinstated_value)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON DUPLICATE KEY UPDATE granted = granted + VALUES(granted),
 		locked = locked + VALUES(locked), released = released + VALUES(released), used = used + VALUES(used),
 		refunded = refunded + VALUES(refunded), expired = expired + VALUES(expired), voided = voided + VALUES(voided),
 		granted_value = granted_value + VALUES(granted_value), used_value = used_value + VALUES(used_value),
 		refunded_value = refunded_value + VALUES(refunded_value), expired_value = expired_value + VALUES(expired_value),
-		voided_value = voided_value + VALUES(voided_value)`)
+		voided_value = voided_value + VALUES(voided_value),
+		reinstated = reinstated + VALUES(reinstated), reinstated_value = reinstated_value + VALUES(reinstated_value)`)
 	stmtStatsRead = define("stats.read", `SELECT day, granted, locked, released, used, refunded, expired, voided,
-		granted_value, used_value, refunded_value, expired_value, voided_value
+		granted_value, used_value, refunded_value, expired_value, voided_value, reinstated, reinstated_value
 		FROM template_stats WHERE template_id = ? AND day BETWEEN ? AND ? ORDER BY day`)
 	stmtStatsTemplate = define("stats.template", `SELECT COUNT(*) FROM template_stock WHERE template_id = ?`)
 	stmtTombPrune     = define("stats.tombstone_prune", `DELETE FROM order_tombstone
@@ -157,11 +158,11 @@ func (s *Store) addStats(ctx context.Context, tx querier, sums map[statsKey]*cou
 	})
 	keys = slices.DeleteFunc(keys, func(k statsKey) bool { return *sums[k] == coupon.DayStats{} })
 	for part := range slices.Chunk(keys, insertRows) {
-		args := make([]any, 0, 14*len(part))
+		args := make([]any, 0, 16*len(part))
 		for _, k := range part {
 			d := sums[k]
 			args = append(args, k.template, k.day, d.Granted, d.Locked, d.Released, d.Used, d.Refunded, d.Expired, d.Voided,
-				d.GrantedValue, d.UsedValue, d.RefundedValue, d.ExpiredValue, d.VoidedValue)
+				d.GrantedValue, d.UsedValue, d.RefundedValue, d.ExpiredValue, d.VoidedValue, d.Reinstated, d.ReinstatedValue)
 		}
 		if _, err := s.exec(ctx, tx, stmtStatsAdd.rows(len(part)), args...); err != nil {
 			return err
@@ -180,7 +181,7 @@ func (s *Store) TemplateStats(ctx context.Context, id uint64, from, to time.Time
 	err := s.query(ctx, s.sql, stmtStatsRead, func(r *sql.Rows) error {
 		var d coupon.DayStats
 		if err := r.Scan(&d.Day, &d.Granted, &d.Locked, &d.Released, &d.Used, &d.Refunded, &d.Expired, &d.Voided,
-			&d.GrantedValue, &d.UsedValue, &d.RefundedValue, &d.ExpiredValue, &d.VoidedValue); err != nil {
+			&d.GrantedValue, &d.UsedValue, &d.RefundedValue, &d.ExpiredValue, &d.VoidedValue, &d.Reinstated, &d.ReinstatedValue); err != nil {
 			return err
 		}
 		days = append(days, d)

@@ -127,6 +127,7 @@ type Store struct {
 	remind  remindCache
 	peaks   peaks
 	turns   turns
+	brakes  brakes
 	clock   func() func(db time.Time) error
 	pulse   *pulse.Recorder // nil: nobody asks how long statements take
 }

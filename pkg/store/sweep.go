@@ -59,7 +59,11 @@ func (s *Store) sweepBatch(ctx context.Context, st Statement, args []any, locks 
 	allow func(time.Time) error,
 ) (coupon.Swept, error) {
 	var res coupon.Swept
-	err := s.tx(ctx, "sweep", func(ctx context.Context, tx *txn) error {
+	brakes, err := s.Brakes(ctx)
+	if err != nil {
+		return res, err
+	}
+	err = s.tx(ctx, "sweep", func(ctx context.Context, tx *txn) error {
 		res = coupon.Swept{Next: from}
 		rows, now, err := s.lockRows(ctx, tx, st, args...)
 		if err != nil || len(rows) == 0 {
@@ -80,7 +84,7 @@ func (s *Store) sweepBatch(ctx context.Context, st Statement, args []any, locks 
 			triggers = append(triggers, coupon.Trigger{Kind: coupon.KindExpire, CouponID: row.ID, At: row.ExpiresAt, Origin: coupon.OriginSweep})
 		}
 		res.Now, res.More = now, len(rows) == limit
-		res.Settled, err = s.settle(ctx, tx, now, triggers, rows, nil)
+		res.Settled, err = s.settle(ctx, tx, now, triggers, rows, nil, brakes)
 		return err
 	})
 	return res, err

@@ -7,6 +7,7 @@ const (
 	resultGranted  = "granted"
 	resultRepeated = "repeated" // had been granted before
 	resultRefused  = "refused"  // by the template: its stock, its cap per user, its end
+	resultHeld     = "held"     // issuance is paused: it is granted when that is over
 	resultTold     = "told"     // no grant is offered here
 	resultLate     = "late"     // the coupons have ended meanwhile
 	resultParked   = "parked"   // set aside for a person
@@ -20,7 +21,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{wakeups: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "lapse_wakeups_total", Help: "Events of users at risk, by what became of them.",
 	}, []string{"result"})}
-	for _, r := range []string{resultGranted, resultRepeated, resultRefused, resultTold, resultLate, resultParked} {
+	for _, r := range []string{resultGranted, resultRepeated, resultRefused, resultHeld, resultTold, resultLate, resultParked} {
 		m.wakeups.WithLabelValues(r)
 	}
 	reg.MustRegister(m.wakeups)

@@ -20,7 +20,8 @@ import (
 // Store grants coupons in one transaction: one answer for each, in order. coupon.ErrIntegrity says that one of them cannot be
 // stored at all. Now is the database's clock.
 type Store interface {
-	Issue(ctx context.Context, grants []coupon.Grant) ([]coupon.Granted, error)
+	// IssueOrHold grants; what an operator has paused is kept and granted later.
+	IssueOrHold(ctx context.Context, grants []coupon.Grant) ([]coupon.Granted, error)
 	Now(ctx context.Context) (time.Time, error)
 }
 
@@ -160,7 +161,7 @@ func within(text string, most int) string {
 
 // issue grants what can be stored. A batch that the database refuses is halved until the bad grant is alone.
 func (w *Wakeup) issue(ctx context.Context, grants []coupon.Grant, cannot func(k int, reason error)) error {
-	answers, err := w.Store.Issue(ctx, grants)
+	answers, err := w.Store.IssueOrHold(ctx, grants)
 	switch {
 	case err == nil:
 		for i := range answers {
@@ -184,6 +185,8 @@ func resultOf(g *coupon.Granted) string {
 	switch {
 	case g.Refused != "":
 		return resultRefused
+	case g.Held:
+		return resultHeld
 	case g.Repeated:
 		return resultRepeated
 	}

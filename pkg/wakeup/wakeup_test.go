@@ -145,7 +145,7 @@ func risk(change func(*coupon.AtRisk)) event.AtRisk {
 
 type issuer func([]coupon.Grant) ([]coupon.Granted, error)
 
-func (f issuer) Issue(_ context.Context, g []coupon.Grant) ([]coupon.Granted, error) { return f(g) }
+func (f issuer) IssueOrHold(_ context.Context, g []coupon.Grant) ([]coupon.Granted, error) { return f(g) }
 func (issuer) Now(context.Context) (time.Time, error)                                { return now, nil }
 
 func TestWhatIsGranted(t *testing.T) {

@@ -269,8 +269,9 @@ func (w *Worker) Listens(name string, port int) error {
 }
 
 // WatchClock adds the watch over the database's clock and gives its guard. Added before what expires, it has looked once
-// when that starts.
+// when that starts. So it has read the brakes.
 func (w *Worker) WatchClock(tolerance time.Duration) *clock.Guard {
+	w.showBrakes() // they are read with the clock
 	guard := clock.NewGuard(tolerance, time.Now)
 	w.Store.GuardClock(guard.Begin)
 	watch := clock.NewWatch(guard, w.Store, clock.Options{
@@ -292,6 +293,19 @@ func (w *Worker) AddRelay(c outbox.Config) error {
 	}
 	w.App.Go("outbox relay", relay.Run, lifecycle.StopWithin(sendWithin))
 	return nil
+}
+
+// Paused reports whether an operator has paused the whole of it, as far as this process has heard; it asks nobody.
+func (w *Worker) Paused(b coupon.Brake) bool { return w.Store.BrakesSeen().All(b) }
+
+// showBrakes adds the metric of what is paused.
+func (w *Worker) showBrakes() {
+	for _, b := range coupon.Brakes() {
+		w.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "lapse_paused", Help: "Pauses that are on: of everything, or of templates, batches or channels.",
+			ConstLabels: prometheus.Labels{"what": string(b)},
+		}, func() float64 { return float64(w.Store.BrakesSeen().Count(b)) }))
+	}
 }
 
 // Consume adds a consumer.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -177,12 +178,14 @@ func (r *Relay) loop(ctx, work context.Context) {
 	}
 }
 
-// round makes one pass over each lane. more: there is more to do at once.
+// round makes one pass over each lane. more: there is more to do at once. What keeps triggers from being handed over need not keep
+// events: a delay mechanism may be away while the broker is there.
 func (r *Relay) round(ctx, work context.Context) (sent int, more bool, err error) {
 	parts := r.handOver(work)
 	if len(parts) == 0 {
 		return 0, false, nil
 	}
+	var errs error
 	for _, lane := range lanes {
 		limit := triggerBatches
 		if lane == coupon.LaneEvent {
@@ -194,11 +197,9 @@ func (r *Relay) round(ctx, work context.Context) (sent int, more bool, err error
 		n, rest, err := r.pass(ctx, work, lane, parts, limit)
 		sent += n
 		more = more || rest
-		if err != nil {
-			return sent, more, err
-		}
+		errs = errors.Join(errs, err)
 	}
-	return sent, more, nil
+	return sent, more, errs
 }
 
 // idle waits for something to do; woken says that a commit of this process ended the wait.
@@ -266,6 +267,17 @@ func (r *Relay) renew(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Parts are the partitions that this process relays now.
+func (r *Relay) Parts() []int {
+	l := &r.lease
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !r.deps.Now().Before(l.until) {
+		return nil
+	}
+	return slices.Clone(l.claim.Parts)
 }
 
 // handOver gives up what other relays have a right to and tells the partitions to work on. It is called between

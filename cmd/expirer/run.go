@@ -44,7 +44,7 @@ func add(w *worker.Worker, c config.Expirer) error {
 	if c.Delay.Mechanism == config.MechanismSweep {
 		sweep = sweep.Alone()
 	}
-	w.App.Go("sweep", expiry.NewSweeper(sweep, w.Store, core, w.Publisher.Ready, limit, w.Log).Run)
+	w.App.Go("sweep", expiry.NewSweeper(sweep, w.Store, core, w.Heard, limit, w.Log).Run)
 	if err := addNights(w, c); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func add(w *worker.Worker, c config.Publisher) error {
 		return fmt.Errorf("reminders: %w", err)
 	}
 	plan := planner.New(c.Planner, planner.Deps{
-		Rows: w.Store, Deliver: w.Delay, Events: w.Publisher, Exchange: w.Ladder.Events(), Encoder: w.Codec, Log: w.Log, Registry: w.Registry,
+		Rows: w.Store, Deliver: w.Promote, Events: w.Publisher, Exchange: w.Ladder.Events(), Encoder: w.Codec, Log: w.Log, Registry: w.Registry,
 		Owner: w.Pod, Limit: c.Database.TxLimit, Horizon: c.Ladder.Horizon, Reminders: reminders,
 	})
 	w.App.Go("planner", plan.Run)

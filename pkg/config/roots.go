@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/archive"
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/heartbeat"
 	"github.com/lapsehq/lapse/pkg/issuance"
@@ -59,22 +62,42 @@ func (c ShutdownConfig) Validate() error {
 // Mechanisms of delay.
 const (
 	MechanismLadder = "ladder" // triggers wait in RabbitMQ
+	MechanismZSet   = "zset"   // triggers wait in a Redis server
+	MechanismWheel  = "wheel"  // triggers of the next minutes wait in the memory of the processes that relay
 	MechanismSweep  = "sweep"  // nothing waits anywhere: the sweep of the due_at index does all of it
 )
 
 // DelayConfig says what makes a coupon's end be noticed in time.
 type DelayConfig struct {
-	// Mechanism is ladder or sweep. Default ladder.
-	Mechanism string `koanf:"mechanism"`
+	// Mechanism is ladder, zset, wheel or sweep; docs/mechanisms.md tells them apart. Default ladder.
+	Mechanism string            `koanf:"mechanism"`
+	Redis     delay.ZSetConfig  `koanf:"redis"` // of zset
+	Wheel     delay.WheelConfig `koanf:"wheel"`
 }
 
 // Validate reports every fault.
 func (c DelayConfig) Validate() error {
-	if c.Mechanism != MechanismLadder && c.Mechanism != MechanismSweep {
-		return fmt.Errorf("mechanism: must be %s or %s, got %q", MechanismLadder, MechanismSweep, c.Mechanism)
+	var errs []error
+	known := []string{MechanismLadder, MechanismZSet, MechanismWheel, MechanismSweep}
+	if !slices.Contains(known, c.Mechanism) {
+		errs = append(errs, fmt.Errorf("mechanism: must be one of %s, got %q", strings.Join(known, ", "), c.Mechanism))
+	}
+	errs = append(errs, inSection("redis", c.Redis.Validate()), inSection("wheel", c.Wheel.Validate()))
+	if c.Mechanism == MechanismZSet && c.Redis.URL.Empty() {
+		errs = append(errs, inSection("redis", c.Redis.ValidateURL()))
 	}
 
-	return nil
+	return errors.Join(errs...)
+}
+
+// inSection puts a section's name before the field that each error of it begins with.
+func inSection(section string, err error) error {
+	var errs []error
+	for _, e := range flatten(err) {
+		errs = append(errs, fmt.Errorf("%s.%w", section, e))
+	}
+
+	return errors.Join(errs...)
 }
 
 // DefaultCommon returns the defaults of every worker; installation, broker.url and the database's password have none.
@@ -83,7 +106,7 @@ func DefaultCommon() Common {
 		Prefix: "lapse",
 		Log:    telemetry.DefaultLogConfig(), Admin: telemetry.DefaultAdminConfig(),
 		Broker: broker.DefaultConfig(), Database: store.DefaultConfig(), Ladder: ladder.DefaultConfig(),
-		Delay: DelayConfig{Mechanism: MechanismLadder},
+		Delay: DelayConfig{Mechanism: MechanismLadder, Redis: delay.DefaultZSetConfig(), Wheel: delay.DefaultWheelConfig()},
 	}
 }
 

@@ -34,11 +34,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
-// Deliverer is the delay mechanism in force.
-type Deliverer interface {
-	Deliver(ctx context.Context, now time.Time, ts []coupon.Timed) []error
-}
-
 // Worker holds the common parts while a worker adds its own.
 type Worker struct {
 	App       *lifecycle.App
@@ -52,11 +47,13 @@ type Worker struct {
 	Broker    *broker.Client
 	Publisher *broker.Publisher
 	Route     *delay.Ladder
-	Delay     Deliverer
+	Delay     delay.Mechanism // in force
+	Promote   delay.Mechanism // for the planner: what is brought by its row without being handed over needs no promotion
 	Pulse     *pulse.Recorder // what lapsectl status is told
 
 	database    atomic.Pointer[databaseState]
 	sender      timed // the Publisher, timed
+	relay       *outbox.Relay
 	role        string
 	common      config.Common
 	needsBroker bool
@@ -215,11 +212,34 @@ func (w *Worker) openBroker(ctx context.Context, role string) error {
 	w.Publisher = w.Broker.NewPublisher()
 	w.sender = timed{w.Publisher, w.Pulse}
 	w.Route = delay.NewLadder(w.Ladder, w.sender)
-	w.Delay = Deliverer(w.Route)
-	if w.common.Delay.Mechanism == config.MechanismSweep {
-		w.Delay = delay.SweepOnly{}
-	}
 	w.App.Go("broker publisher", w.Publisher.Run, lifecycle.StopWithin(sendWithin))
+	return w.chooseDelay()
+}
+
+// chooseDelay makes the mechanism in force; AddRelay lets it run.
+func (w *Worker) chooseDelay() error {
+	c := w.common.Delay
+	var err error
+	switch c.Mechanism {
+	case config.MechanismZSet:
+		w.Delay, err = delay.NewZSet(c.Redis, delay.ZSetDeps{
+			Prefix: w.Ladder.Prefix(), Exchange: w.Ladder.Enter(), Publisher: w.sender, Clock: w.Store.Now, Log: w.Log, Registerer: w.Registry,
+		})
+		w.Promote = w.Delay
+	case config.MechanismWheel:
+		w.Delay, err = delay.NewWheel(c.Wheel, delay.WheelDeps{
+			Exchange: w.Ladder.Enter(), Publisher: w.sender, Rows: w.Store, Clock: w.Store.Now,
+			Parts: func() []int { return w.relay.Parts() }, Log: w.Log, Registerer: w.Registry,
+		})
+		w.Promote = delay.SweepOnly{}
+	case config.MechanismSweep:
+		w.Delay, w.Promote = delay.SweepOnly{}, delay.SweepOnly{}
+	default:
+		w.Delay, w.Promote = w.Route, w.Route
+	}
+	if err != nil {
+		return fmt.Errorf("delay: %w", err)
+	}
 	return nil
 }
 
@@ -291,6 +311,8 @@ func (w *Worker) AddRelay(c outbox.Config) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
+	w.relay = relay
+	w.App.Go("delay "+w.common.Delay.Mechanism, w.Delay.Run, lifecycle.StopWithin(sendWithin))
 	w.App.Go("outbox relay", relay.Run, lifecycle.StopWithin(sendWithin))
 	return nil
 }
@@ -329,6 +351,14 @@ func (w *Worker) Consumer(o broker.ConsumerOptions) (*broker.Consumer, error) {
 	}
 	w.App.Go("consumer "+o.Queue, consumer.Run, lifecycle.StopWithin(w.common.Broker.DrainTimeout+adminWithin))
 	return consumer, nil
+}
+
+// Heard says nil while what waits in the delay mechanism can come due: through the broker, and wherever else it waits.
+func (w *Worker) Heard() error {
+	if err := w.Publisher.Ready(); err != nil {
+		return err //nolint:wrapcheck // the broker's
+	}
+	return w.Delay.Ready() //nolint:wrapcheck // the mechanism's
 }
 
 // ReadyOnBroker makes /readyz depend on the broker and on the consumers added after it, too. The publisher does not: the

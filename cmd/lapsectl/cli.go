@@ -36,6 +36,11 @@ type cli struct {
 	Rebuild   rebuildCommand   `cmd:"" help:"Publish the triggers of all coupons again, for a broker that has lost them."`
 	Topology  topologyCommand  `cmd:"" help:"Show, check, complete and move what stands on the broker."`
 	Status    statusCommand    `cmd:"" help:"Show in one screen how everything is, and what needs attention."`
+	Pause     pauseCommand     `cmd:"" help:"Pause expiry, notices or issuance, all of it or a part."`
+	Resume    resumeCommand    `cmd:"" help:"Let go on what was paused."`
+	Extend    extendCommand    `cmd:"" help:"Move the ends of many coupons."`
+	Void      voidCommand      `cmd:"" help:"Withdraw many coupons."`
+	Reinstate reinstateCommand `cmd:"" help:"Give many expired coupons back, with a later end."`
 	Sweep     sweepCommand     `cmd:"" help:"Settle what is overdue, one pass, for an outside scheduler."`
 	Reconcile reconcileCommand `cmd:"" help:"Hold the books against each other: counters, statistics, histories, orders."`
 	Archive   archiveCommand   `cmd:"" help:"Move what finished long ago into the archive, one pass, for an outside scheduler."`

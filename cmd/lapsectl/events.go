@@ -19,7 +19,10 @@ import (
 )
 
 type eventsCommand struct {
-	Tail eventsTail `cmd:"" help:"Print events from now on, one a line, until Ctrl-C."`
+	Tail   eventsTail   `cmd:"" help:"Print events from now on, one a line, until Ctrl-C."`
+	Replay eventsReplay `cmd:"" help:"Publish events of coupons again, from their history."`
+	Sample eventsSample `cmd:"" help:"Print valid events of a type."`
+	Check  eventsCheck  `cmd:"" help:"Send a consumer every sample twice and out of order, and report."`
 }
 
 type eventsTail struct {
@@ -35,14 +38,23 @@ func (c *eventsTail) Help() string {
 
 var versioned = regexp.MustCompile(`\.v[0-9]+$`)
 
-// keys gives the routing keys of the types.
+// keys gives the routing keys of the types; of none, of all.
 func (c *eventsTail) keys() ([]string, error) {
+	keys, err := keysOf(c.Type)
+	if len(keys) == 0 {
+		keys = []string{"#"}
+	}
+	return keys, err
+}
+
+// keysOf gives the routing keys of the types.
+func keysOf(types []string) ([]string, error) {
 	known := make([]string, 0, len(event.OutTypes()))
 	for _, typ := range event.OutTypes() {
 		known = append(known, versioned.ReplaceAllString(typ, ""))
 	}
-	keys := make([]string, 0, len(c.Type))
-	for _, typ := range c.Type {
+	keys := make([]string, 0, len(types))
+	for _, typ := range types {
 		key := versioned.ReplaceAllString(typ, "")
 		if !strings.Contains(key, ".") {
 			key = "coupon." + key
@@ -51,9 +63,6 @@ func (c *eventsTail) keys() ([]string, error) {
 			return nil, fmt.Errorf("--type: must be one of %s, got %q", strings.Join(known, ", "), typ)
 		}
 		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
-		keys = []string{"#"}
 	}
 	return keys, nil
 }
@@ -139,11 +148,7 @@ func (c *eventsTail) line(d broker.Delivery) string {
 		return fmt.Sprintf("unreadable event on %s: %q\n", shown(d.Key), clip(d.Body))
 	}
 	if c.JSON {
-		var one bytes.Buffer
-		if err := json.Compact(&one, d.Body); err != nil {
-			return fmt.Sprintf("unreadable event on %s: %q\n", shown(d.Key), clip(d.Body))
-		}
-		return one.String() + "\n"
+		return string(compacted(d.Body)) + "\n"
 	}
 	words := []string{shown(e.Time), shown(e.Type), shown(e.Subject)}
 	for _, f := range fields(e.Data) {
@@ -189,6 +194,15 @@ func fields(object []byte) [][2]string {
 		out = append(out, [2]string{shown(fmt.Sprint(name)), shown(word)})
 	}
 	return out
+}
+
+// compacted is a document without the space between its parts; what is none stays as it is.
+func compacted(body []byte) []byte {
+	var one bytes.Buffer
+	if json.Compact(&one, body) != nil {
+		return body
+	}
+	return one.Bytes()
 }
 
 func clip(b []byte) []byte { return b[:min(len(b), 200)] }

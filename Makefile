@@ -35,7 +35,7 @@ help: ## this list
 
 .PHONY: stack
 stack: ## start the private RabbitMQ and database of this checkout
-	scripts/stack up $(STACK_FLAGS)
+	scripts/stack up $(STACK_FLAGS) $(STACK_WITH)
 
 .PHONY: tools
 tools: ## Prometheus and Alertmanager, for the tests of the alert rules
@@ -53,6 +53,9 @@ demo: stack build ## ten thousand coupons expire on the second, and are audited
 verify: stack build ## what must hold of the walk and of checkout, as checks from outside, about half an hour
 	bin/lapsectl verify walk
 	bin/lapsectl verify checkout
+
+# Tests speak to Redis, too.
+test: STACK_WITH := --redis
 
 .PHONY: test
 test: stack tools ## every test, with the race detector, against the real servers

@@ -14,14 +14,15 @@ import (
 )
 
 type demoCommand struct {
-	Coupons  int           `default:"10000" help:"How many coupons end in the run."`
-	Users    int           `help:"How many users share them (3 for every 10 coupons, at most 3000)."`
-	Over     time.Duration `default:"30s" help:"Within how long they end."`
-	Kill     string        `enum:",publisher,expirer,notifier,broker" default:"" help:"Kill publisher, expirer, notifier or broker in mid-run (SIGKILL) and start it again."`
-	Sabotage string        `enum:",early,lose,double" default:"" help:"Damage one coupon: early, lose or double. The audit must then fail."`
-	Keep     bool          `help:"Leave processes, database and queues, to look at."`
-	JSON     string        `name:"json" placeholder:"FILE" help:"Write what the audit found to this file, - for standard output."`
-	Seed     uint64        `default:"1" help:"Of the spread of the ends."`
+	Coupons   int           `default:"10000" help:"How many coupons end in the run."`
+	Users     int           `help:"How many users share them (3 for every 10 coupons, at most 3000)."`
+	Over      time.Duration `default:"30s" help:"Within how long they end."`
+	Kill      string        `enum:",publisher,expirer,notifier,broker" default:"" help:"Kill publisher, expirer, notifier or broker in mid-run (SIGKILL) and start it again."`
+	Mechanism string        `enum:"ladder,zset,wheel,sweep" default:"ladder" help:"Delay mechanism: ladder, zset (scripts/stack up --redis), wheel or sweep."`
+	Sabotage  string        `enum:",early,lose,double" default:"" help:"Damage one coupon: early, lose or double. The audit must then fail."`
+	Keep      bool          `help:"Leave processes, database and queues, to look at."`
+	JSON      string        `name:"json" placeholder:"FILE" help:"Write what the audit found to this file, - for standard output."`
+	Seed      uint64        `default:"1" help:"Of the spread of the ends."`
 }
 
 const (
@@ -41,7 +42,7 @@ func (c *demoCommand) Run(ctx context.Context, s *system) error {
 	}
 	cfg := demo.Config{
 		Stack: stack, Bin: s.bin(), Coupons: c.Coupons, Users: c.Users, Over: c.Over, Waiting: demo.DefaultWaiting,
-		Kill: c.Kill, Sabotage: c.Sabotage, Keep: c.Keep, Seed: c.Seed,
+		Kill: c.Kill, Sabotage: c.Sabotage, Keep: c.Keep, Seed: c.Seed, Mechanism: c.Mechanism,
 	}
 	if cfg.Users == 0 {
 		cfg.Users = min(mostUsers, max(1, c.Coupons*usersOf10/10))

@@ -31,7 +31,7 @@ type rebuildCommand struct {
 
 // Help says when to use it.
 func (c *rebuildCommand) Help() string {
-	return `For a broker that has lost its queues or was replaced by an empty one. Reads every coupon that waits for its end (within the horizon) and every lock, and publishes their triggers again. Safe while everything runs, and as often as wanted: a trigger that is out already changes nothing, it only takes room in the broker. What is overdue by more than the sweep's grace is left to the sweep.`
+	return `For a broker that has lost its queues or was replaced by an empty one (with delay.mechanism zset: for such a Redis). Reads every coupon that waits for its end (within the horizon) and every lock, and publishes their triggers again. Safe while everything runs, and as often as wanted: a trigger that is out already changes nothing, it only takes room in the broker. What is overdue by more than the sweep's grace is left to the sweep.`
 }
 
 // rebuildJSON is what --json prints.
@@ -60,14 +60,18 @@ func parseRate(text string, most int) (float64, error) {
 	return n, nil
 }
 
-// target names a broker and what is ours there, without the password.
+// target names the server that holds the triggers and what is ours there, without the password.
 func target(cfg settings) string {
-	u, err := url.Parse(cfg.Broker.URL.Reveal())
+	address := cfg.Broker.URL
+	if cfg.Delay.Mechanism == config.MechanismZSet {
+		address = cfg.Delay.Redis.URL
+	}
+	u, err := url.Parse(address.Reveal())
 	if err != nil { // the configuration was checked
 		u = &url.URL{}
 	}
 	vhost := strings.TrimPrefix(u.Path, "/")
-	if cfg.Broker.Vhost != "" {
+	if cfg.Broker.Vhost != "" && cfg.Delay.Mechanism != config.MechanismZSet {
 		vhost = cfg.Broker.Vhost
 	}
 	const most = 128
@@ -85,8 +89,11 @@ func (c *rebuildCommand) Run(ctx context.Context, s *system) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Delay.Mechanism != config.MechanismLadder {
-		return fmt.Errorf("delay.mechanism is %s: there are no triggers, the sweep finds every end by its row", cfg.Delay.Mechanism)
+	switch cfg.Delay.Mechanism {
+	case config.MechanismSweep:
+		return errors.New("delay.mechanism is sweep: there are no triggers, the sweep finds every end by its row")
+	case config.MechanismWheel:
+		return errors.New("delay.mechanism is wheel: there are no triggers to lose, the wheels read the rows themselves")
 	}
 	ask := coupon.RebuildAsk{Target: target(cfg), FromScratch: c.FromScratch, Grace: cfg.Expiry.Sweep.Grace}
 	return s.withStore(ctx, func(db *store.Store) error {
@@ -120,6 +127,18 @@ func horizonEnd(p coupon.RebuildPlace) string {
 }
 
 func (c *rebuildCommand) rebuild(ctx context.Context, s *system, db *store.Store, cfg settings, ask coupon.RebuildAsk, perSecond float64) error {
+	rc := rebuild.DefaultConfig()
+	rc.Rate = perSecond
+	walk := func(d rebuild.Deliverer) error {
+		return c.walk(ctx, s, db, rebuild.New(rc, "lapsectl-"+uuid.NewString(), db, d, zap.NewNop()), ask)
+	}
+	if cfg.Delay.Mechanism == config.MechanismZSet {
+		z, err := delay.NewZSet(cfg.Delay.Redis, delay.ZSetDeps{Prefix: cfg.Ladder.Prefix})
+		if err != nil {
+			return fmt.Errorf("delay.redis.%w", err)
+		}
+		return errors.Join(walk(z), z.Close())
+	}
 	client, l, err := s.broker(cfg, func(l *ladder.Ladder) ladder.Plan { return l.Plan() })
 	if err != nil {
 		return err
@@ -130,12 +149,7 @@ func (c *rebuildCommand) rebuild(ctx context.Context, s *system, db *store.Store
 	if err != nil {
 		return fmt.Errorf("topology: %w", err)
 	}
-	return withPublisher(ctx, client, func(p *broker.Publisher) error {
-		rc := rebuild.DefaultConfig()
-		rc.Rate = perSecond
-		r := rebuild.New(rc, "lapsectl-"+uuid.NewString(), db, delay.NewLadder(l, p), zap.NewNop())
-		return c.walk(ctx, s, db, r, ask)
-	})
+	return withPublisher(ctx, client, func(p *broker.Publisher) error { return walk(delay.NewLadder(l, p)) })
 }
 
 func (c *rebuildCommand) walk(ctx context.Context, s *system, db *store.Store, r *rebuild.Rebuild, ask coupon.RebuildAsk) error {

@@ -24,6 +24,7 @@ import (
 const (
 	startStack  = `scripts/stack up; eval "$(scripts/stack env)"`
 	amqpOffset  = 672              // of AMQP from the stack's first port, see docs/stack.md
+	redisOffset = 379              // of Redis
 	askLimit    = 15 * time.Second // for one answer of a server
 	scriptLimit = 3 * time.Minute  // for one command of scripts/stack
 )
@@ -41,6 +42,7 @@ type Stack struct {
 	ManagementURL secret.String
 	DSN           secret.String // go-sql-driver form, database lapse, a user with rights on lapse and lapse_*
 	RootDSN       secret.String // the same server's root, without database
+	RedisURL      secret.String // empty: this stack has no Redis
 }
 
 // Versions is what the servers say they are, such as "RabbitMQ 3.10.8" and "MariaDB 10.11.19".
@@ -68,6 +70,8 @@ func LoadStack(lookup func(name string) (string, bool)) (Stack, error) {
 		DSN:           secret.New(get("TEST_MYSQL_DSN")),
 		RootDSN:       secret.New(get("STACK_MYSQL_ROOT_DSN")),
 	}
+	redis, _ := lookup("TEST_REDIS_URL")
+	s.RedisURL = secret.New(redis)
 	base := get("STACK_PORT_BASE")
 	if len(missing) > 0 {
 		return Stack{}, fmt.Errorf("not set: %s; run: %s", strings.Join(missing, ", "), startStack)
@@ -137,6 +141,9 @@ func (s Stack) Check(ctx context.Context) error {
 	if _, port, _ := net.SplitHostPort(amqp); port != strconv.Itoa(s.PortBase+amqpOffset) {
 		return fmt.Errorf("TEST_AMQP_URL: %s %w: its port would be %d", amqp, ErrForeign, s.PortBase+amqpOffset)
 	}
+	if err := s.checkRedis(); err != nil {
+		return err
+	}
 	if root := addresses["STACK_MYSQL_ROOT_DSN"]; root != dsn {
 		return fmt.Errorf("STACK_MYSQL_ROOT_DSN: %s %w: the database is at %s", root, ErrForeign, dsn)
 	}
@@ -145,6 +152,18 @@ func (s Stack) Check(ctx context.Context) error {
 	}
 	if err := s.checkDatabase(ctx); err != nil {
 		return fmt.Errorf("database at %s: %w", dsn, err)
+	}
+	return nil
+}
+
+// checkRedis ties the Redis of the environment, if there is one, to the same stack by its port.
+func (s Stack) checkRedis() error {
+	if s.RedisURL.Empty() {
+		return nil
+	}
+	u, err := url.Parse(s.RedisURL.Reveal())
+	if err != nil || u.Port() != strconv.Itoa(s.PortBase+redisOffset) || loopback(u.Host) != nil {
+		return fmt.Errorf("TEST_REDIS_URL: %w: it would be on loopback, at port %d", ErrForeign, s.PortBase+redisOffset)
 	}
 	return nil
 }
@@ -274,6 +293,12 @@ func (s Stack) StartDatabase(ctx context.Context) error { return s.run(ctx, "sta
 
 // RestartDatabase stops the database in good order, starts it and waits until it answers.
 func (s Stack) RestartDatabase(ctx context.Context) error { return s.run(ctx, "restart", "database") }
+
+// KillRedis ends Redis by SIGKILL.
+func (s Stack) KillRedis(ctx context.Context) error { return s.run(ctx, "kill", "redis") }
+
+// StartRedis starts Redis and waits until it answers.
+func (s Stack) StartRedis(ctx context.Context) error { return s.run(ctx, "start", "redis") }
 
 // run calls the checkout's own script, which signals nothing but the processes of its pid files.
 func (s Stack) run(ctx context.Context, verb, server string) error {

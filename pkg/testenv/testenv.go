@@ -39,6 +39,14 @@ func Servers(t testing.TB) rig.Stack {
 	return stack
 }
 
+// Redis gives the address of the stack's Redis.
+func Redis(t testing.TB) secret.String {
+	t.Helper()
+	stack := Servers(t)
+	require.False(t, stack.RedisURL.Empty(), "start the stack with Redis: scripts/stack up --redis; eval \"$(scripts/stack env)\"")
+	return stack.RedisURL
+}
+
 // Prefix gives a fresh name prefix for broker topology.
 func Prefix(t testing.TB) string {
 	t.Helper()

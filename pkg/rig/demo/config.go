@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/audit"
+	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig"
 )
@@ -39,7 +40,9 @@ type Config struct {
 	Sabotage string        // "" or how to damage a coupon
 	Keep     bool          // leave fleet, database and queues
 	Seed     uint64        // of the spread of ends
-	View     View
+	// Mechanism of delay: ladder, zset, wheel or sweep; "" is ladder.
+	Mechanism string
+	View      View
 
 	Setup
 }
@@ -95,6 +98,12 @@ func (c Config) Validate() error {
 	} else if each := (c.Coupons + c.Users - 1) / c.Users; each > maxItems {
 		bad("users: so few that one notice would have to name %d coupons, at most %d; got %d", each, maxItems, c.Users)
 	}
+	if known := []string{"", config.MechanismLadder, config.MechanismZSet, config.MechanismWheel, config.MechanismSweep}; !slices.Contains(known, c.Mechanism) {
+		bad("mechanism: must be ladder, zset, wheel or sweep, got %q", c.Mechanism)
+	}
+	if c.Mechanism == config.MechanismZSet && c.Stack.RedisURL.Empty() {
+		bad("mechanism: zset needs Redis: scripts/stack up --redis")
+	}
 	if c.Over < minOver || c.Over > maxOver {
 		bad("over: must be between %s and %s, got %s", minOver, maxOver, c.Over)
 	}
@@ -118,6 +127,9 @@ func (c Config) Rules() audit.Rules {
 	killed := c.Kill != ""
 	r := c.Allow
 	r.Repeats, r.Sweep, r.Faults, r.OnePerUser = r.Repeats || killed, r.Sweep || killed, r.Faults || c.Kill == Broker, c.Kill != Broker
+	if c.Mechanism == config.MechanismSweep {
+		r.Sweep = true
+	}
 	if c.Kill == Broker {
 		r.MaxLate = 30 * time.Second
 	}

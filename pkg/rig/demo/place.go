@@ -20,6 +20,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/config"
+	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig"
@@ -41,8 +43,10 @@ type place struct {
 	database string
 	dir      string // of logs and ports files
 	mysql    *mysql.Config
-	reshape  func(*ladder.Config)   // nil: the ladder as it is by default
-	accounts map[string]rig.Account // of workers, once they are made
+	// mechanism of delay; "": as it is by default
+	mechanism string
+	reshape   func(*ladder.Config)   // nil: the ladder as it is by default
+	accounts  map[string]rig.Account // of workers, once they are made
 }
 
 func newPlace(stack rig.Stack, keep bool) (*place, error) {
@@ -78,7 +82,7 @@ func (p *place) storeConfig() store.Config {
 
 // env is the configuration that every process of the run shares, by the names of its variables.
 func (p *place) env() map[string]string {
-	return map[string]string{
+	vars := map[string]string{
 		"LAPSE__INSTALLATION":           p.prefix,
 		"LAPSE__PREFIX":                 p.prefix,
 		"LAPSE__BROKER__URL":            p.stack.AMQPURL.Reveal(),
@@ -88,6 +92,27 @@ func (p *place) env() map[string]string {
 		"LAPSE__DATABASE__PASSWORD":     p.mysql.Passwd,
 		"LAPSE__DATABASE__NAME":         p.database,
 	}
+	if p.mechanism != "" {
+		vars["LAPSE__DELAY__MECHANISM"] = p.mechanism
+	}
+	if p.mechanism == config.MechanismZSet {
+		vars["LAPSE__DELAY__REDIS__URL"] = p.stack.RedisURL.Reveal()
+	}
+	return vars
+}
+
+// forgetDelay removes what waits in Redis.
+func (p *place) forgetDelay(ctx context.Context) error {
+	if p.stack.RedisURL.Empty() {
+		return nil
+	}
+	c := delay.DefaultZSetConfig()
+	c.URL = p.stack.RedisURL
+	z, err := delay.NewZSet(c, delay.ZSetDeps{Prefix: p.prefix})
+	if err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	return errors.Join(z.Forget(ctx), z.Close())
 }
 
 // program is a worker with its environment: ours without what an outer configuration says of Lapse.
@@ -178,7 +203,7 @@ func (p *place) deleteTopology(ctx context.Context) error {
 
 // remove takes away everything of the run but what still runs.
 func (p *place) remove(ctx context.Context) error {
-	return errors.Join(p.deleteTopology(ctx), p.dropDatabase(ctx), p.dropAccounts(ctx), os.RemoveAll(p.dir))
+	return errors.Join(p.deleteTopology(ctx), p.dropDatabase(ctx), p.forgetDelay(ctx), p.dropAccounts(ctx), os.RemoveAll(p.dir))
 }
 
 // saveLogs puts the logs of a failed run where the next one that fails will replace them.

@@ -74,7 +74,7 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 	if err != nil {
 		return Result{}, err
 	}
-	p.reshape = cfg.Ladder
+	p.reshape, p.mechanism = cfg.Ladder, cfg.Mechanism
 	r := &run{cfg: cfg, place: p, fleet: p.fleet()}
 	unlock, err := r.clearEarlier(ctx)
 	if err != nil {

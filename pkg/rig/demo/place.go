@@ -122,6 +122,7 @@ func (p *place) program(bin, name string, more map[string]string) rig.Program {
 	vars["LAPSE__ADMIN__ADDRESS"] = "127.0.0.1:0"
 	if name == "publisher" { // the others have no API, and refuse settings that they do not know
 		vars["LAPSE__API__ADDRESS"] = "127.0.0.1:0"
+		vars["LAPSE__HEARTBEAT__ENABLED"] = "false" // every coupon of a run is the run's
 	}
 	maps.Copy(vars, more)
 	var env []string

@@ -37,13 +37,21 @@ func (r *noRegistry) ResolveImageConfig(_ context.Context, ref string, _ sourcer
 	return ref, digest.FromBytes(config), config, err
 }
 
+func source(t *testing.T) *llb.SourceMap {
+	t.Helper()
+	m := llb.NewSourceMap(nil, "Dockerfile", "", []byte(read(t, "Dockerfile")))
+	m.Definition = &llb.Definition{}
+
+	return m
+}
+
 // convert is what BuildKit's frontend makes of the Dockerfile.
 func convert(t *testing.T, target string, args map[string]string) (*dockerfile2llb.Result, *noRegistry) {
 	t.Helper()
 	registry := &noRegistry{}
 	opt := dockerfile2llb.ConvertOpt{
 		MetaResolver: registry, TargetPlatform: &ocispecs.Platform{OS: "linux", Architecture: "arm64"},
-		SourceMap: llb.NewSourceMap(nil, "Dockerfile", "", []byte(read(t, "Dockerfile"))),
+		SourceMap: source(t),
 	}
 	opt.Target, opt.BuildArgs = target, args
 	opt.BuildPlatforms = []ocispecs.Platform{{OS: "linux", Architecture: "amd64"}}
@@ -58,7 +66,7 @@ func TestDockerfileIsWithoutWarnings(t *testing.T) {
 	t.Parallel()
 	opt := dockerfile2llb.ConvertOpt{
 		MetaResolver: &noRegistry{}, TargetPlatform: &ocispecs.Platform{OS: "linux", Architecture: "amd64"},
-		SourceMap: llb.NewSourceMap(nil, "Dockerfile", "", []byte(read(t, "Dockerfile"))),
+		SourceMap: source(t),
 	}
 	results, err := dockerfile2llb.DockerfileLint(t.Context(), []byte(read(t, "Dockerfile")), opt)
 	require.NoError(t, err)
@@ -155,7 +163,7 @@ func TestImageIsBuiltOfWhatIsHere(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, hidden, "%s is kept from the image by .dockerignore", path)
 	}
-	for _, path := range []string{".git/config", ".stack/stack.env", "configs/compose/trial.env", "pkg/store/store_test.go", "pkg/event/testdata/x.json", "bin/publisher"} {
+	for _, path := range []string{".git/config", ".stack/stack.env", "configs/compose/trial.env", "pkg/store/store_test.go", "bin/publisher"} {
 		hidden, err := ignore.MatchesOrParentMatches(path)
 		require.NoError(t, err)
 		require.True(t, hidden, "%s gets into the build", path)

@@ -134,6 +134,7 @@ func mounted(t *testing.T, file string, r release, component string, pod corev1.
 		case v.ConfigMap != nil:
 			require.True(t, slices.ContainsFunc(r.configs, func(c *corev1.ConfigMap) bool { return c.Name == v.ConfigMap.Name }), v.ConfigMap.Name)
 		case v.Name == "secrets":
+			require.EqualValues(t, 0o440, *v.Secret.DefaultMode) // of the group 65532
 			for _, item := range v.Secret.Items {
 				r.keyOf(t, v.Secret.SecretName, item.Key)
 			}

@@ -29,7 +29,7 @@ type SweepConfig struct {
 	Budget      time.Duration `koanf:"budget"`   // the longest pass, over the due and over the locks; default 1m
 	// QuietWindows are the hours in which it works as fast as it can, such as "02:00-05:00 Asia/Shanghai"; default always.
 	QuietWindows []string `koanf:"quiet_windows"`
-	// RateOutside is how many rows a second all expirers together settle outside of them at most, in ten transactions at least and
+	// RateOutside is how many rows a second all expirers together settle outside of them at most, in four transactions at least and
 	// in no more than a fifth of the time, as long as the broker can be heard; default 100.
 	RateOutside int `koanf:"rate_outside"`
 }

@@ -3,6 +3,7 @@ package notice_test
 import (
 	"context"
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +18,20 @@ import (
 )
 
 type remindsAt struct {
+	mu      sync.Mutex
 	offsets []string
 	err     error
 }
 
+func (r *remindsAt) set(err error, offsets ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.offsets, r.err = offsets, err
+}
+
 func (r *remindsAt) Reminders(context.Context) (coupon.Reminders, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	offsets, err := coupon.ParseOffsets(r.offsets)
 	if r.err != nil {
 		err = r.err
@@ -38,7 +48,7 @@ func TestSettingsThatNameNoReminder(t *testing.T) {
 	}, zap.New(core))
 	look := func(want []any, offsets ...string) {
 		t.Helper()
-		at.offsets = offsets
+		at.set(nil, offsets...)
 		require.NoError(t, o.Look(t.Context()))
 		all := logs.TakeAll()
 		if want == nil {
@@ -56,7 +66,7 @@ func TestSettingsThatNameNoReminder(t *testing.T) {
 	look(nil, "-3d", "-30m", "-1d")
 	look(odd, "-30m", "-3d")
 
-	at.err = coupon.ErrUnavailable
+	at.set(coupon.ErrUnavailable)
 	require.ErrorIs(t, o.Look(t.Context()), coupon.ErrUnavailable)
 }
 
@@ -68,8 +78,7 @@ func TestOffsetsAreLookedAtNowAndThen(t *testing.T) {
 		stop := running(t, notice.NewOffsets(at, map[string][]string{"wakeup.offset": {"-2d"}}, zap.New(core)).Run)
 		pass(time.Minute)
 		require.Len(t, logs.TakeAll(), 1)
-		synctest.Wait()
-		at.err, at.offsets = nil, []string{"-1d"}
+		at.set(nil, "-1d")
 		pass(10 * time.Minute)
 		require.Equal(t, 1, logs.FilterMessageSnippet("does not have").Len())
 		stop()

@@ -29,7 +29,7 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/.tools/lint-cache
 
 .PHONY: help
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  make demo and make test install RabbitMQ and MariaDB if they are missing (STACK_FLAGS= to be asked first).'
 
@@ -54,19 +54,26 @@ verify: stack build ## what must hold of the walk and of checkout, as checks fro
 	bin/lapsectl verify walk
 	bin/lapsectl verify checkout
 
-# Tests speak to Redis, too.
-test: STACK_WITH := --redis
+# These speak to Redis, too.
+test verify bench microbench: STACK_WITH := --redis
 
 .PHONY: test
 test: stack tools ## every test, with the race detector, against the real servers
 	@go build -o .tools/summary ./scripts/summary
-	@eval "$$(scripts/stack env)"; $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) $(PKG) | $(TEST_ENV) .tools/summary
+	@eval "$$(scripts/stack env)"; { code=0; $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) $(PKG) || code=1; \
+	  if [[ '$(PKG)' == ./... ]]; then (cd bench && $(TEST_ENV) go test -race -count=1 -json $(TEST_FLAGS) ./...) || code=1; fi; \
+	  exit $$code; } | $(TEST_ENV) .tools/summary
 
 .PHONY: lint
-lint: $(GOLANGCI) ## linters, the scripts' syntax, and the proof that all SQL is MySQL's
+lint: $(GOLANGCI) deploy-check ## linters, the scripts' syntax, and the proof that all SQL is MySQL's
 	$(GOLANGCI) run ./...
+	cd bench && ../$(GOLANGCI) run ./...
 	for script in scripts/stack scripts/lib/*.sh .ci/run; do bash -n $$script; done
 	go run ./scripts/statements | (cd tools/grammar && go test ./... >&2 && go run . ../../pkg/store/migrations/*.sql)
+
+.PHONY: deploy-check
+deploy-check: ## Dockerfile, docker-compose.yml and chart, by BuildKit's, Compose's, Helm's and Kubernetes' own code
+	cd tools/deploy && go test -count=1 ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## put the code into form
@@ -85,8 +92,20 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	  done; \
 	done
 
+# The speed of the fleet beside what people use instead. Full sizes take hours and a quiet machine; a look at one scenario:
+# make bench SCENARIOS=spike SIZE=20000 RUNS=3
+SCENARIOS   ?=
+SIZE        ?= 100000
+RUNS        ?= 3
+BENCH_FLAGS ?=
+
 .PHONY: bench
-bench: stack ## every benchmark
+bench: stack build ## the fleet, its rivals and its limits side by side, into docs/benchmarks.md
+	cd bench && go build -trimpath -o ../.tools/bench .
+	@eval "$$(scripts/stack env)"; .tools/bench -scenarios '$(SCENARIOS)' -size $(SIZE) -runs $(RUNS) $(BENCH_FLAGS)
+
+.PHONY: microbench
+microbench: stack ## every benchmark of the packages
 	@eval "$$(scripts/stack env)"; $(TEST_ENV) go test -run '^$$' -bench . -benchmem $(PKG)
 
 .PHONY: plans

@@ -172,7 +172,7 @@ func (b *bench) busy(ctx context.Context) (m metrics, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e.expect(c.first, c.n, "expired")
+	e.expect(c.first, c.n)
 	k, err := b.checkout(s, first)
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func (b *bench) busy(ctx context.Context) (m metrics, err error) {
 		defer close(over)
 		k.run(ctx, n, due, drained)
 	}()
-	err = e.wait(ctx, c.due, patience, s.died)
+	err = e.wait(ctx, c.due, s.died)
 	close(drained)
 	<-over
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ func (b *bench) scenarios() []scenario {
 		{name: "max_rate", what: "a spike, drained at the rate that expiry.max_rate allows", subjects: b.maxRates, sites: []string{"braked"}},
 		{name: "issue", what: "grants over RabbitMQ, from the first to the last issued event and the last confirmed trigger", subjects: b.issues},
 		{name: "api", what: "lock and redeem, 300 pairs a second, alone and while a spike of ten times as many drains", subjects: b.apis, sites: []string{"api"}},
-		{name: "sweep", what: "overdue coupons whose triggers were never sent", subjects: b.sweeps, sites: []string{"sweep"}},
+		{name: "sweep", what: "overdue coupons whose triggers were never sent", subjects: b.sweeps},
 		{name: "promote", what: "coupons that come within the horizon, from the first to the last confirmed trigger", subjects: b.promotes, sites: []string{"horizon"}},
 		{name: "notify", what: "a backlog of expired events, gathered by one notifier", subjects: b.notifies, sites: []string{"notify"}},
 		{name: "idle", what: "the fleet with nothing to do", subjects: b.idles},
@@ -125,7 +126,9 @@ func (b *bench) run(ctx context.Context, done func(Scenario) error) (err error) 
 		return err
 	}
 	b.sites = make(map[string]*site)
-	defer func() { err = errors.Join(err, b.leave(context.WithoutCancel(ctx))) }()
+	defer func() {
+		err = errors.Join(err, b.leave(context.WithoutCancel(ctx), slices.Collect(maps.Keys(b.sites))...))
+	}()
 	for _, sc := range b.scenarios() {
 		if len(b.cfg.Scenarios) > 0 && !slices.Contains(b.cfg.Scenarios, sc.name) {
 			continue
@@ -185,13 +188,8 @@ func (b *bench) site(ctx context.Context, name string) (*site, error) {
 	return s, nil
 }
 
-// leave removes sites; without names, all of them.
+// leave removes sites, if they are there.
 func (b *bench) leave(ctx context.Context, names ...string) error {
-	if len(names) == 0 {
-		for name := range b.sites {
-			names = append(names, name)
-		}
-	}
 	var errs []error
 	for _, name := range names {
 		if s, ok := b.sites[name]; ok {

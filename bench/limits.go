@@ -152,11 +152,12 @@ func (st *stage) known(ctx context.Context, c crop, from, to int) error {
 	if err != nil {
 		return fmt.Errorf("a batch: %w", err)
 	}
+	defer rows.Close() //nolint:errcheck // Err is what counts
 	n := 0
 	for rows.Next() {
 		n++
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+	if err := rows.Err(); err != nil {
 		return fmt.Errorf("a batch: %w", err)
 	}
 	if n != len(ids) {

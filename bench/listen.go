@@ -77,10 +77,10 @@ func (e *ear) close() error {
 	return nil
 }
 
-// expect forgets what was heard and listens to the events of n coupons from first on, whose ids end in what.
-func (e *ear) expect(first uint64, n int, what string) { e.expectAmong(first, n, n, what) }
+// expect forgets what was heard and listens to the expired events of n coupons from first on.
+func (e *ear) expect(first uint64, n int) { e.expectAmong(first, n, n, "expired") }
 
-// expectAmong is expect for n coupons whose ids are not known but to lie among so many.
+// expectAmong is expect for events whose ids end in what, of n coupons whose ids are not known but to lie among so many.
 func (e *ear) expectAmong(first uint64, among, n int, what string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -124,8 +124,8 @@ func (e *ear) state() (n int, moved <-chan struct{}) {
 	return e.n, e.moved
 }
 
-// wait until every coupon's event was heard, or nothing was for the time of patience after the instant from.
-func (e *ear) wait(ctx context.Context, from time.Time, patience time.Duration, died func() error) error {
+// wait until every coupon's event was heard, or nothing was for as long as patience after the instant from.
+func (e *ear) wait(ctx context.Context, from time.Time, died func() error) error {
 	timer := time.NewTicker(500 * time.Millisecond)
 	defer timer.Stop()
 	last, since := -1, time.Now()

@@ -144,7 +144,7 @@ func (b *bench) issue(ctx context.Context) (m metrics, err error) {
 	if err := errors.Join(s.publisher.Publish(ctx, ms)...); err != nil {
 		return nil, fmt.Errorf("sending grants: %w", err)
 	}
-	if err := e.wait(ctx, start, patience, s.died); err != nil {
+	if err := e.wait(ctx, start, s.died); err != nil {
 		return nil, err
 	}
 	limited, cancel := context.WithTimeout(ctx, time.Minute)
@@ -193,11 +193,11 @@ func (b *bench) sweep(ctx context.Context) (m metrics, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	e.expect(c.first, c.n, "expired")
+	e.expect(c.first, c.n)
 	if err := s.Start(ctx, demo.Expirer); err != nil {
 		return nil, err
 	}
-	if err := e.wait(ctx, time.Now(), patience, s.died); err != nil {
+	if err := e.wait(ctx, time.Now(), s.died); err != nil {
 		return nil, err
 	}
 	ahead, err := s.ahead(ctx)

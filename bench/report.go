@@ -14,7 +14,7 @@ func (r *Result) markdown() string {
 	p("# Benchmarks\n\n")
 	p("Written by `make bench`; the same figures are in `%s`. Everything ran on one machine, servers, subjects and measuring together:\n", jsonFile)
 	p("%s, %d cores, %.0f GiB, %s, %s, on %s. ", r.Machine.CPU, r.Machine.Cores, float64(r.Machine.Memory)/1024, r.Machine.System, r.Machine.Go, r.At.Format("2 January 2006"))
-	p("Figures are medians of %d alternating runs; of what was lost, doubled, early or wrong, and of memory, the worst run. ", r.Runs)
+	p("Figures are medians (runs, alternating: %d); of what was lost, doubled, early or wrong, and of memory, the worst run. ", r.Runs)
 	p("Absolute figures move from machine to machine: compare ratios.\n\n")
 	if !r.Full {
 		p("**These are not the full sizes**: the names of the ratios keep theirs, and the figures mean little.\n\n")
@@ -72,7 +72,7 @@ func (r *Result) markdownRatios(p func(string, ...any)) {
 func shown() []string {
 	return []string{
 		"coupons", "per_s", "took_s", "p50_ms", "p99_ms", "p999_ms", "event_p99_ms", "pair_p50_ms", "pair_p99_ms", "pairs", "max_rate_per_s",
-		"cpu_percent", "statements_per_s", "named_statements_per_s", "pending", "rows", "errors", "lost", "doubled", "early", "not_expired",
+		"cpu_percent", "statements_per_s", "named_statements_per_s", "pending", "rows", "table_mib", "errors", "lost", "doubled", "early", "not_expired",
 		"rss_publisher_mib", "rss_expirer_mib", "rss_notifier_mib",
 	}
 }

@@ -244,7 +244,7 @@ func (b *bench) rival(n int, schedule func(ctx context.Context, st *stage, c cro
 		if err != nil {
 			return nil, err
 		}
-		e.expect(c.first, c.n, "expired")
+		e.expect(c.first, c.n)
 		working, stop := context.WithCancelCause(ctx)
 		ended := make(chan error, 2)
 		for _, loop := range []func() error{
@@ -263,7 +263,7 @@ func (b *bench) rival(n int, schedule func(ctx context.Context, st *stage, c cro
 			err = errLate
 		}
 		if err == nil {
-			err = e.wait(working, c.due.Add(b.cfg.CronEvery), patience, st.died)
+			err = e.wait(working, c.due.Add(b.cfg.CronEvery), st.died)
 		}
 		stop(nil)
 		err = errors.Join(err, <-ended, <-ended)

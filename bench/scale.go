@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -70,11 +71,14 @@ func (b *bench) table(name string, others int) func(context.Context) (metrics, e
 			return nil, err
 		}
 		m, err := b.expire(ctx, s, b.cfg.Size, 0, twoWorkers())
-		if err == nil {
-			m["rows"] = float64(others)
-			err = s.Fleet().Stop(ctx)
+		if err != nil {
+			return nil, err
 		}
-		return m, err
+		m["rows"] = float64(others)
+		size, err := s.count(ctx, `SELECT (data_length + index_length) DIV 1048576 FROM information_schema.tables
+			WHERE table_schema = DATABASE() AND table_name = 'coupon'`)
+		m["table_mib"] = float64(size)
+		return m, errors.Join(err, s.Fleet().Stop(ctx))
 	}
 }
 

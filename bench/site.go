@@ -79,7 +79,7 @@ func (s *site) close(ctx context.Context, logs string) (kept string, err error) 
 	}
 	if s.stop != nil {
 		s.stop()
-		<-s.stopped
+		errs = append(errs, <-s.stopped)
 	}
 	if s.db != nil {
 		errs = append(errs, s.db.Close())
@@ -262,7 +262,7 @@ func (s *site) pid(worker string) (int, error) {
 	return pid, nil
 }
 
-var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`) //nolint:gochecknoglobals // a constant
+var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
 
 // peak is the most memory that a worker has held since it was started, in MiB.
 func (s *site) peak(worker string) (float64, error) {

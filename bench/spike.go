@@ -83,8 +83,8 @@ func (b *bench) expire(ctx context.Context, s *site, n, each int, workers []stri
 	if err != nil {
 		return nil, err
 	}
-	e.expect(c.first, c.n, "expired")
-	if err := e.wait(ctx, c.last(), patience, s.died); err != nil {
+	e.expect(c.first, c.n)
+	if err := e.wait(ctx, c.last(), s.died); err != nil {
 		return nil, err
 	}
 	if m, err = b.weigh(ctx, s, e, c); err != nil {

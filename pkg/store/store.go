@@ -38,7 +38,7 @@ type Config struct {
 	Slow         time.Duration `koanf:"slow"`           // a statement that takes longer is logged and counted; 0: none is; default 500ms
 	// Reader is for who only looks, with a user who may only look: a server that is read-only will do, and nothing is tried out.
 	// Not a setting.
-	Reader bool
+	Reader bool `koanf:"-"`
 }
 
 // TLSConfig says whether connections are encrypted.

@@ -75,10 +75,6 @@ lint: $(GOLANGCI) deploy-check ## linters, the scripts' syntax, and the proof th
 deploy-check: ## Dockerfile, docker-compose.yml and chart, by BuildKit's, Compose's, Helm's and Kubernetes' own code
 	cd tools/deploy && go test -count=1 ./...
 
-.PHONY: deploy-check
-deploy-check: ## Dockerfile, docker-compose.yml and chart, by BuildKit's, Compose's, Helm's and Kubernetes' own code
-	cd tools/deploy && go test -count=1 ./...
-
 .PHONY: fmt
 fmt: $(GOLANGCI) ## put the code into form
 	$(GOLANGCI) fmt ./...

@@ -81,7 +81,6 @@ func provocations() []provocation {
 		}, again: func(ctx context.Context, h *harm) error { return h.call(ctx, 20) }},
 		{
 			alert: "LapseSlowStatements", env: map[string]map[string]string{demo.Publisher: {"LAPSE__DATABASE__SLOW": "1ms"}},
-			do:    func(context.Context, *harm) error { return nil },
 			again: func(ctx context.Context, h *harm) error { return h.live(ctx) },
 		},
 		{

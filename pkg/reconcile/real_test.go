@@ -69,6 +69,8 @@ func (s *shop) act(ctx context.Context, verb coupon.Verb, order string, id uint6
 		o.LockFor = time.Hour
 	case coupon.VerbVoid:
 		o.OrderID, o.BreakLock = "", true
+	case coupon.VerbReinstate:
+		o.OrderID, o.EndsAt = "", time.Now().UTC().Add(3*time.Hour).Truncate(time.Second)
 	case coupon.VerbRedeem, coupon.VerbRelease, coupon.VerbRefund, coupon.VerbExtend:
 	}
 	_, _, err := s.Act(ctx, o)
@@ -362,6 +364,25 @@ func TestABusyDatabaseIsHealthy(t *testing.T) {
 			h.expires_at = h.expires_at - INTERVAL 61 MINUTE, h.due_at = h.due_at - INTERVAL 61 MINUTE WHERE c.id = ? AND c.status = 1`, id)
 		_, _, err := s.ExpireBatch(bg, []coupon.Trigger{{Kind: coupon.KindExpire, CouponID: id, At: time.Now(), Origin: coupon.OriginLadder}}, always)
 		return err
+	})
+	work("given back", func(r *rand.Rand, _ int) error {
+		var ids []uint64
+		rows, err := s.SQL.QueryContext(bg, `SELECT id FROM coupon WHERE status = 4 LIMIT 5`)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var id uint64
+			if err := rows.Scan(&id); err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		if err := rows.Err(); err != nil || len(ids) == 0 {
+			return err
+		}
+		return s.act(bg, coupon.VerbReinstate, "", ids[r.IntN(len(ids))])
 	})
 	work("folding", func(_ *rand.Rand, _ int) error {
 		_, _, err := s.FoldQuota(bg, 20)

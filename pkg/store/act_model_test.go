@@ -159,6 +159,9 @@ func (m *model) draw(r *rapid.T) coupon.Order {
 		if flag("never", 4) {
 			o.EndsAt = coupon.Never
 		}
+	case coupon.VerbReinstate:
+		o.OrderID = ""
+		o.EndsAt = time.Now().UTC().Truncate(time.Second).Add(time.Duration(rapid.IntRange(-1, 3).Draw(r, "end")) * time.Hour)
 	case coupon.VerbVoid:
 		o.OrderID, o.BreakLock = "", flag("break", 2)
 	case coupon.VerbLock, coupon.VerbRenew, coupon.VerbRedeem:

@@ -91,7 +91,7 @@ func TestQuotaReturnsOfVerbs(t *testing.T) {
 			o.LockFor = time.Hour
 		case coupon.VerbVoid:
 			o.OrderID, o.Actor, o.Reason = "", "test", "test"
-		case coupon.VerbRenew, coupon.VerbRedeem, coupon.VerbRelease, coupon.VerbRefund, coupon.VerbExtend:
+		case coupon.VerbRenew, coupon.VerbRedeem, coupon.VerbRelease, coupon.VerbRefund, coupon.VerbExtend, coupon.VerbReinstate:
 		}
 		_, out, err := s.Act(t.Context(), o)
 		require.NoError(t, err)

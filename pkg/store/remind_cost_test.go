@@ -38,11 +38,19 @@ func TestRemindersCostVerbsNoStatement(t *testing.T) {
 			return n
 		}
 		out := map[string]uint64{}
+		fresh := func() { // as in a worker, which reads the brakes with the clock
+			_, err := s.Pauses(t.Context())
+			require.NoError(t, err)
+			spent()
+		}
+		fresh()
 		issueOne(t, s, grant(template, "u", "k"))
 		out["the first grant"] = spent() // reads the template's terms
+		fresh()
 		id := issueOne(t, s, grant(template, "u", "l")).CouponID
 		out["grant"] = spent()
 		for _, verb := range []coupon.Verb{coupon.VerbLock, coupon.VerbRelease, coupon.VerbLock, coupon.VerbRedeem, coupon.VerbRefund} {
+			fresh()
 			done(t, s, ask(verb, "o", id))
 			out[string(verb)] = spent()
 		}

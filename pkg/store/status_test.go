@@ -42,10 +42,12 @@ func TestProcessesTellOfThemselves(t *testing.T) {
 func TestTimesOfStatementsAreTold(t *testing.T) {
 	t.Parallel()
 	s := testenv.NewDatabase(t).Store(t)
+	_, err := s.Pauses(t.Context()) // as in a worker, which reads the brakes with the clock
+	require.NoError(t, err)
 	reg := prometheus.NewRegistry()
 	s.WatchStages(pulse.NewRecorder(time.Now, reg))
 	ctx, spent := pulse.Measured(t.Context())
-	_, err := s.SweepBatch(ctx, false, time.Now(), coupon.Cursor{}, 10, func(time.Time) error { return nil })
+	_, err = s.SweepBatch(ctx, false, time.Now(), coupon.Cursor{}, 10, func(time.Time) error { return nil })
 	require.NoError(t, err)
 	require.Positive(t, spent())
 	seen := map[string]uint64{}

@@ -93,7 +93,7 @@ func tickOf(t time.Time) uint64 { return uint64(max(0, t.UnixMilli())) / uint64(
 // dueTick is the first tick that is not before the instant.
 func dueTick(t time.Time) uint64 {
 	n := tickOf(t)
-	if time.UnixMilli(int64(n) * tick.Milliseconds()).Before(t) { //nolint:gosec // of an int64
+	if time.UnixMilli(int64(n) * tick.Milliseconds()).Before(t) {
 		n++
 	}
 	return n

@@ -142,7 +142,7 @@ func (w *Wheel) room(behind [2]bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for k := range behind {
-		if share := w.share(int8(k)); behind[k] && w.of[k] <= share-share/10 { //nolint:gosec // 0 or 1
+		if share := w.share(int8(k)); behind[k] && w.of[k] <= share-share/10 {
 			return true
 		}
 	}
@@ -221,7 +221,7 @@ func (w *Wheel) take() (batch []*coupon.Timed, rest time.Duration) {
 	if !ok {
 		return nil, longest
 	}
-	at := time.UnixMilli(int64(next) * tick.Milliseconds()) //nolint:gosec // of an int64
+	at := time.UnixMilli(int64(next) * tick.Milliseconds())
 	return nil, min(max(at.Sub(now), time.Millisecond), longest)
 }
 

@@ -231,6 +231,22 @@ func (z *ZSet) Forget(ctx context.Context) error {
 	return nil
 }
 
+// Held counts what waits and what is being moved.
+func (z *ZSet) Held(ctx context.Context) (n int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, z.config.Timeout)
+	defer cancel()
+	for _, s := range z.shards {
+		for _, key := range []string{s.waiting, s.flight} {
+			some, err := z.client.ZCard(ctx, key).Result()
+			if err != nil {
+				return 0, fmt.Errorf("count what waits: %w", err)
+			}
+			n += some
+		}
+	}
+	return n, nil
+}
+
 // look says in the log what of the server's settings loses triggers; those who may not ask are not told.
 func (z *ZSet) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, z.config.Timeout)

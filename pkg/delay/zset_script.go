@@ -14,15 +14,14 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-// A shard is three keys of one slot: what waits (by instant), what a mover has claimed (by the end of its lease, on the
-// server's clock), and what both are to send.
-//
-// Shards is how many there are. It is part of the layout in Redis.
+// Shards is into how many shards the triggers are divided. It is part of the layout in Redis.
 const Shards = 4
 
 // maxClaim bounds a batch: Lua gives no more than some thousand arguments to one command.
 const maxClaim = 1000
 
+// shard is three keys of one slot: what waits (by instant), what a mover has claimed (by the end of its lease, on the server's
+// clock), and what both are to send.
 type shard struct{ waiting, flight, bodies string }
 
 func shardsOf(prefix string) [Shards]shard {
@@ -132,7 +131,7 @@ func readClaim(v any, exchange string) (c claimed, err error) {
 	nowText, ok5 := parts[4].(string)
 	pairs, ok6 := parts[5].([]any)
 	now, err := strconv.ParseInt(nowText, 10, 64)
-	if !(ok1 && ok2 && ok3 && ok4 && ok5 && ok6) || err != nil || len(pairs)%2 != 0 {
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || err != nil || len(pairs)%2 != 0 {
 		return c, errAnswer
 	}
 	c = claimed{ranOut: int(ranOut), waiting: waiting, flight: flight, rest: -1, now: time.UnixMilli(now)}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
@@ -57,6 +58,9 @@ func (w *walk) sections() []section {
 		{"zones", "the same with the database server and the hosts in other time zones", w.zones},
 		{"sweep", "without the ladder the sweep expires everything", w.sweep},
 		{"sweep-broker-down", "with the broker out of reach, too, and its events flow afterwards", w.sweepBrokerDown},
+		{"zset", "with triggers in Redis everything expires by them", w.mechanism(config.MechanismZSet)},
+		{"wheel", "and with a timing wheel in memory", w.mechanism(config.MechanismWheel)},
+		{"redis-down", "with Redis out of reach for a minute the sweep expires, and nothing is lost", w.redisDown},
 		{"kill-publisher", "publisher killed in the middle of the grants", w.kill(demo.Publisher)},
 		{"kill-expirer", "expirer killed in the middle of the ends", w.kill(demo.Expirer)},
 		{"kill-notifier", "notifier killed in the middle of the ends", w.kill(demo.Notifier)},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/heartbeat"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -71,12 +72,12 @@ func TestItBeatsAndGoesOnAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{down: true}
 		run(t, heartbeat.DefaultConfig(), f, func() {
-			time.Sleep(65 * time.Second)
+			require.NoError(t, lifecycle.Sleep(t.Context(), 65*time.Second))
 			require.Zero(t, f.prepared)
 			f.mu.Lock()
 			f.down = false
 			f.mu.Unlock()
-			time.Sleep(2 * time.Minute)
+			require.NoError(t, lifecycle.Sleep(t.Context(), 2*time.Minute))
 			require.Equal(t, [...]int{1, 0, 4}, [...]int{f.prepared, f.none, f.beat})
 			require.Less(t, f.every, 30*time.Second)
 		})
@@ -89,7 +90,7 @@ func TestWhereThereAreNoneNoneAreMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		run(t, heartbeat.Config{Interval: time.Second}, f, func() {
-			time.Sleep(time.Minute)
+			require.NoError(t, lifecycle.Sleep(t.Context(), time.Minute))
 			require.Equal(t, [...]int{0, 1, 0}, [...]int{f.prepared, f.none, f.beat})
 		})
 	})

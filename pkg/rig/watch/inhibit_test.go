@@ -87,29 +87,33 @@ func TestAServerThatIsAwayKeepsQuietWhatFollows(t *testing.T) {
 		told, silent []string
 	}{
 		{
-			"the broker", []posted{alert("LapseBrokerDown"), alert("LapseOutboxOld", "lane", "trigger"), alert("LapseSweepRecovers"), alert("LapseHeartbeatMissing", "precision", "exact"), alert("LapseParked")},
-			[]string{"LapseBrokerDown", "LapseParked"},
-			[]string{"LapseHeartbeatMissing", "LapseOutboxOld", "LapseSweepRecovers"},
+			name:   "the broker",
+			raised: []posted{alert("LapseBrokerDown"), alert("LapseOutboxOld", "lane", "trigger"), alert("LapseSweepRecovers"), alert("LapseHeartbeatMissing", "precision", "exact"), alert("LapseParked")},
+			told:   []string{"LapseBrokerDown", "LapseParked"},
+			silent: []string{"LapseHeartbeatMissing", "LapseOutboxOld", "LapseSweepRecovers"},
 		},
 		{
-			"the database", []posted{alert("LapseDatabaseDown"), alert("LapseAPIFails"), alert("LapseNoConsumers", "queue", "lapse.orders"), alert("LapseExpiredEarly"), alert("LapsePublishFails")},
-			[]string{"LapseDatabaseDown", "LapseExpiredEarly", "LapsePublishFails"},
-			[]string{"LapseAPIFails", "LapseNoConsumers"},
+			name:   "the database",
+			raised: []posted{alert("LapseDatabaseDown"), alert("LapseAPIFails"), alert("LapseNoConsumers", "queue", "lapse.orders"), alert("LapseExpiredEarly"), alert("LapsePublishFails")},
+			told:   []string{"LapseDatabaseDown", "LapseExpiredEarly", "LapsePublishFails"},
+			silent: []string{"LapseAPIFails", "LapseNoConsumers"},
 		},
 		{
-			"an expirer", []posted{alert("LapseWorkerMissing", "binary", "expirer"), alert("LapseNoConsumers", "queue", "lapse.due.unlock")},
-			[]string{"LapseWorkerMissing"},
-			[]string{"LapseNoConsumers"},
+			name:   "an expirer",
+			raised: []posted{alert("LapseWorkerMissing", "binary", "expirer"), alert("LapseNoConsumers", "queue", "lapse.due.unlock")},
+			told:   []string{"LapseWorkerMissing"},
+			silent: []string{"LapseNoConsumers"},
 		},
 		{
-			"a notifier, and nobody consumes what is due", []posted{alert("LapseWorkerMissing", "binary", "notifier"), alert("LapseNoConsumers", "queue", "lapse.due.unlock")},
-			[]string{"LapseNoConsumers", "LapseWorkerMissing"},
-			nil,
+			name:   "a notifier, and nobody consumes what is due",
+			raised: []posted{alert("LapseWorkerMissing", "binary", "notifier"), alert("LapseNoConsumers", "queue", "lapse.due.unlock")},
+			told:   []string{"LapseNoConsumers", "LapseWorkerMissing"},
 		},
 		{
-			"the clock", []posted{alert("LapseClockStopped"), alert("LapseOverdue"), alert("LapseDueBacklogGrows", "queue", "lapse.due.unlock")},
-			[]string{"LapseClockStopped"},
-			[]string{"LapseDueBacklogGrows", "LapseOverdue"},
+			name:   "the clock",
+			raised: []posted{alert("LapseClockStopped"), alert("LapseOverdue"), alert("LapseDueBacklogGrows", "queue", "lapse.due.unlock")},
+			told:   []string{"LapseClockStopped"},
+			silent: []string{"LapseDueBacklogGrows", "LapseOverdue"},
 		},
 	} {
 		for i := range c.raised {

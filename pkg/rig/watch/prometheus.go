@@ -53,7 +53,7 @@ func Start(ctx context.Context, o Options) (*Prometheus, error) {
 	if err != nil {
 		return p, fmt.Errorf("log of Prometheus: %w", err)
 	}
-	cmd := exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(o.Dir, "data"),
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(o.Dir, "data"),
 		"--web.listen-address="+address, "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's Ctrl-C is ours
@@ -92,7 +92,7 @@ func (p *Prometheus) ready(ctx context.Context) error {
 		select {
 		case <-p.ended:
 			body, _ := os.ReadFile(p.log)                                        // what it says of itself, if anything
-			return fmt.Errorf("Prometheus ended before it was ready:\n%s", body) //nolint:staticcheck,revive // its name
+			return fmt.Errorf("the Prometheus ended before it was ready:\n%s", body)
 		default:
 		}
 		if err := lifecycle.Sleep(ctx, poll); err != nil {
@@ -212,7 +212,7 @@ func (p *Prometheus) get(ctx context.Context, path string, into any) error {
 		return fmt.Errorf("answer of Prometheus: %w", err)
 	}
 	if answer.Status != "success" {
-		return fmt.Errorf("Prometheus says: %s", answer.Error) //nolint:staticcheck,revive // its name
+		return fmt.Errorf("the Prometheus says: %s", answer.Error)
 	}
 	if err := json.Unmarshal(answer.Data, into); err != nil {
 		return fmt.Errorf("answer of Prometheus: %w", err)

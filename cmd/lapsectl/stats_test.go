@@ -29,9 +29,9 @@ func TestStats(t *testing.T) {
 	require.NoError(t, err)
 
 	lines := strings.Split(c.ok("stats", id), "\n")
-	require.Equal(t, []string{"2026-03-01", "2", "0", "0", "1", "0", "0", "0", "1000", "500", "0", "0", "0"}, strings.Fields(lines[1]))
-	require.Equal(t, []string{"2026-03-02", "0", "0", "0", "0", "1", "1", "0", "0", "0", "500", "500", "0"}, strings.Fields(lines[2]))
-	require.Equal(t, []string{"total", "2", "0", "0", "1", "1", "1", "0", "1000", "500", "500", "500", "0"}, strings.Fields(lines[3]))
+	require.Equal(t, []string{"2026-03-01", "2", "0", "0", "1", "0", "0", "0", "0", "1000", "500", "0", "0", "0", "0"}, strings.Fields(lines[1]))
+	require.Equal(t, []string{"2026-03-02", "0", "0", "0", "0", "1", "1", "0", "0", "0", "0", "500", "500", "0", "0"}, strings.Fields(lines[2]))
+	require.Equal(t, []string{"total", "2", "0", "0", "1", "1", "1", "0", "0", "1000", "500", "500", "500", "0", "0"}, strings.Fields(lines[3]))
 	require.Equal(t, "Values are minor units.", lines[4])
 
 	var out statsJSON

@@ -30,6 +30,8 @@ type table struct {
 	busy  map[uint64]bool
 	err   error
 	calls int
+
+	paused map[uint64]bool
 }
 
 func (tb *table) ExpireBatch(_ context.Context, ts []coupon.Trigger, allow func(time.Time) error) (time.Time, []coupon.Settlement, error) {
@@ -53,6 +55,9 @@ func (tb *table) ExpireBatch(_ context.Context, ts []coupon.Trigger, allow func(
 			continue
 		}
 		out[i] = coupon.Settlement{Decision: coupon.Decide(row, t, tb.now), Class: 'x', Terms: coupon.Terms{Precision: coupon.Exact}}
+		if tb.paused[t.CouponID] && out[i].Decision.Action == coupon.Expire {
+			out[i].Decision = coupon.Decision{Action: coupon.Drop, Reason: coupon.DropPaused}
+		}
 		if row != nil {
 			out[i].Ends, out[i].DueAt = row.ExpiresAt, row.DueAt
 			if out[i].Decision.Action == coupon.Expire {

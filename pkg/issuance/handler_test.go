@@ -262,7 +262,7 @@ func TestEveryResultIsThereFromTheStart(t *testing.T) {
 	s := newScene(t, 10)
 	n, err := testutil.GatherAndCount(s.reg, "lapse_issued_total")
 	require.NoError(t, err)
-	require.Equal(t, 10, n)
+	require.Equal(t, 11, n)
 }
 
 func TestConfigReportsEveryFault(t *testing.T) {

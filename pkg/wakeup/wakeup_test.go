@@ -186,7 +186,7 @@ func TestWhatIsGranted(t *testing.T) {
 	for result, n := range map[string]float64{"granted": 2, "parked": 1, "told": 1, "late": 1, "repeated": 0, "refused": 0} {
 		require.InDelta(t, n, w.count(t, result), 0, result)
 	}
-	require.Equal(t, 6, testutil.CollectAndCount(w.reg))
+	require.Equal(t, 7, testutil.CollectAndCount(w.reg))
 
 	down := newScene(t, issuer(func([]coupon.Grant) ([]coupon.Granted, error) { return nil, coupon.ErrUnavailable }), func(c *wakeup.Config) { c.Template = 7 })
 	_, err = down.Handle(t.Context(), []event.AtRisk{risk(nil)})

@@ -61,7 +61,7 @@ test verify bench microbench: STACK_WITH := --redis
 test: stack tools ## every test, with the race detector, against the real servers
 	@go build -o .tools/summary ./scripts/summary
 	@eval "$$(scripts/stack env)"; { code=0; $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) $(PKG) || code=1; \
-	  if [[ '$(PKG)' == ./... ]]; then (cd bench && $(TEST_ENV) go test -race -count=1 -json $(TEST_FLAGS) ./...) || code=1; fi; \
+	  if [[ '$(PKG)' == ./... ]]; then (cd bench && $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) ./...) || code=1; fi; \
 	  exit $$code; } | $(TEST_ENV) .tools/summary
 
 .PHONY: lint

@@ -124,6 +124,13 @@ func (e *ear) state() (n int, moved <-chan struct{}) {
 	return e.n, e.moved
 }
 
+// sum is how many coupons were heard of, how often again, and when last.
+func (e *ear) sum() (n, twice int, last time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.n, e.twice, e.last
+}
+
 // wait until every coupon's event was heard, or nothing was for as long as patience after the instant from.
 func (e *ear) wait(ctx context.Context, from time.Time, died func() error) error {
 	timer := time.NewTicker(500 * time.Millisecond)

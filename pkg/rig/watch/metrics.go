@@ -97,7 +97,7 @@ Every worker answers ` + "`/metrics`" + ` on its admin port (9101 publisher, 910
 workers expose (` + "`lapsectl verify deploy --only scrape`" + ` holds it against them); beside it stand the usual ` + "`go_*` and `process_*`" + `. Times
 are seconds. No label holds an id of a user or coupon. What is read from the database (outbox, forecast, locks, heartbeat) comes from
 every expirer alike: ask with ` + "`max()`" + `. Counters are of one process: ask with ` + "`sum(rate())`" + `. What the mechanisms ` + "`zset` and `wheel`" + ` add
-(` + "`lapse_delay_*`" + `) is in [mechanisms.md](mechanisms.md).
+is in [mechanisms.md](mechanisms.md).
 
 What to look at is in the dashboard (` + "`configs/grafana/dashboards/lapse.json`" + `), what to be woken by in the [runbook](runbook/README.md).
 

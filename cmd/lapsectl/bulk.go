@@ -42,9 +42,9 @@ type endFlags struct {
 
 func (f *endFlags) into(a *coupon.BulkAsk) error {
 	a.By = f.By
-	switch {
-	case f.To == "":
-	case f.To == "never":
+	switch f.To {
+	case "":
+	case "never":
 		a.EndsAt = coupon.Never
 	default:
 		at, err := time.Parse(time.RFC3339, f.To)
@@ -157,7 +157,7 @@ func (f *bulkFlags) ask(s *system, a coupon.BulkAsk) (coupon.BulkAsk, float64, e
 
 // ids reads the list: sorted, each once.
 func (f *bulkFlags) ids(s *system) (ids []uint64, err error) {
-	var in io.Reader = s.stdin
+	in := s.stdin
 	if f.File != "-" {
 		file, err := os.Open(f.File)
 		if err != nil {

@@ -102,7 +102,7 @@ func (a BulkAsk) Of(row *Row) Ask {
 // Hash tells two asks apart, whoever asks and why.
 func (a BulkAsk) Hash() [sha256.Size]byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %d %q %q %d %d %d %d %t %t\n", a.Verb, a.Template, a.Batch, a.User, a.EndsFrom.UnixMilli(), a.EndsTo.UnixMilli(),
+	_, _ = fmt.Fprintf(h, "%q %d %q %q %d %d %d %d %t %t\n", a.Verb, a.Template, a.Batch, a.User, a.EndsFrom.UnixMilli(), a.EndsTo.UnixMilli(),
 		a.EndsAt.UnixMilli(), a.By, a.BreakLocks, a.IDs == nil)
 	for _, id := range a.IDs {
 		_ = binary.Write(h, binary.BigEndian, id) // a hash takes everything

@@ -66,7 +66,7 @@ func TestSweepGoesPastWhatIsPaused(t *testing.T) {
 			require.Zero(t, done.Paused)
 			require.LessOrEqual(t, sh.looked(&calls), 2)
 		}
-		time.Sleep(6 * time.Minute) // after a while they are looked at again
+		<-time.After(6 * time.Minute) // after a while they are looked at again
 		done, err = s.Once(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 900, done.Paused)
@@ -100,7 +100,7 @@ func TestSweepCatchesUpAfterAPause(t *testing.T) {
 		done, err := s.Once(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 2000, done.Expired)
-		time.Sleep(3 * time.Minute)
+		<-time.After(3 * time.Minute)
 		_, err = s.Once(t.Context()) // ends it
 		require.NoError(t, err)
 		fill(sh, 2000, start.Add(-time.Hour))
@@ -128,7 +128,7 @@ func TestSweepRestsWhileAllIsPaused(t *testing.T) {
 		done, err := s.Once(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, done.Settled())
-		time.Sleep(11 * time.Second)
+		<-time.After(11 * time.Second)
 		done, err = s.Once(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 10, done.Settled())

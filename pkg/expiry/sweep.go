@@ -199,7 +199,7 @@ func (s *Sweeper) pass(ctx context.Context, locks bool, cutoff time.Time, limits
 
 // rest is how long to stand still after a batch that took so long: rests times that on average.
 func (s *Sweeper) rest(took time.Duration) time.Duration {
-	return time.Duration((0.5 + rand.Float64()) * float64(s.rests) * float64(took)) //nolint:gosec // no secret
+	return time.Duration((0.5 + rand.Float64()) * float64(s.rests) * float64(took))
 }
 
 // batch settles one batch behind the cursor; done.More says that it was a full one.

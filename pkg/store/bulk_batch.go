@@ -51,7 +51,7 @@ func (s *Store) BulkBatch(ctx context.Context, h coupon.OperationHold, ask *coup
 		return nil, nil, err
 	}
 	ids = slices.Sorted(slices.Values(ids))
-	err = s.tx(ctx, "bulk "+string(ask.Verb), func(ctx context.Context, tx *txn) error {
+	err = s.tx(ctx, "bulk", func(ctx context.Context, tx *txn) error {
 		b := &bulk{ask: ask, mark: mark(h.ID), act: act{
 			Order:  coupon.Order{Verb: ask.Verb, BreakLock: ask.BreakLocks, Actor: ask.Actor, Reason: ask.Reason},
 			brakes: brakes, rows: make(map[uint64]*actRow, len(ids)),
@@ -226,7 +226,11 @@ func (s *Store) bulkRows(ctx context.Context, tx *txn, b *bulk, ids []uint64) (b
 			return nil, err
 		}
 	}
-	missing := slices.DeleteFunc(slices.Clone(all), func(id any) bool { return b.rows[id.(uint64)] != nil })
+	found := func(id any) bool {
+		n, ok := id.(uint64)
+		return ok && b.rows[n] != nil
+	}
+	missing := slices.DeleteFunc(slices.Clone(all), found)
 	if b.now.IsZero() {
 		if err := s.queryRow(ctx, tx, stmtNow, []any{&b.now}); err != nil {
 			return nil, err
@@ -244,7 +248,7 @@ func (s *Store) bulkRows(ctx context.Context, tx *txn, b *bulk, ids []uint64) (b
 		}
 	}
 	// What moves between the two is held in the meantime, so it is found in one of them, or the batch meets it again.
-	missing = slices.DeleteFunc(missing, func(id any) bool { return b.rows[id.(uint64)] != nil })
+	missing = slices.DeleteFunc(missing, found)
 	busy = map[uint64]bool{}
 	if len(missing) == 0 {
 		return busy, nil
@@ -255,7 +259,9 @@ func (s *Store) bulkRows(ctx context.Context, tx *txn, b *bulk, ids []uint64) (b
 			return nil, err
 		}
 		for _, id := range there {
-			busy[id.(uint64)] = true
+			if n, ok := id.(uint64); ok {
+				busy[n] = true
+			}
 		}
 	}
 	return busy, nil

@@ -15,8 +15,9 @@ import (
 const (
 	settingPause = "pause." // then the brake; of a part of it a dot, the scope, a dot, the id
 
-	// DeedPause and DeedResume are the actions in the operators' log; the subject is what is paused, as coupon.Pause says it.
-	DeedPause  = "pause"
+	// DeedPause is an action in the operators' log; the subject is what is paused, as coupon.Pause says it.
+	DeedPause = "pause"
+	// DeedResume is its opposite.
 	DeedResume = "resume"
 
 	// mostPauses is how many may be on: every process reads them every second.

@@ -145,8 +145,11 @@ func risk(change func(*coupon.AtRisk)) event.AtRisk {
 
 type issuer func([]coupon.Grant) ([]coupon.Granted, error)
 
-func (f issuer) IssueOrHold(_ context.Context, g []coupon.Grant) ([]coupon.Granted, error) { return f(g) }
-func (issuer) Now(context.Context) (time.Time, error)                                { return now, nil }
+func (f issuer) IssueOrHold(_ context.Context, g []coupon.Grant) ([]coupon.Granted, error) {
+	return f(g)
+}
+
+func (issuer) Now(context.Context) (time.Time, error) { return now, nil }
 
 func TestWhatIsGranted(t *testing.T) {
 	var asked []coupon.Grant

@@ -91,7 +91,7 @@ func (p *Prometheus) ready(ctx context.Context) error {
 		}
 		select {
 		case <-p.ended:
-			body, _ := os.ReadFile(p.log)                                        // what it says of itself, if anything
+			body, _ := os.ReadFile(p.log) // what it says of itself, if anything
 			return fmt.Errorf("the Prometheus ended before it was ready:\n%s", body)
 		default:
 		}

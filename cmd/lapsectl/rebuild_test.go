@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig"
@@ -127,12 +129,40 @@ func TestRebuildKeepsToTheHorizon(t *testing.T) {
 		}
 	}
 
-	y.environ = append(y.environ, "LAPSE__DELAY__MECHANISM=sweep")
-	r := y.run("rebuild", "--reason=test")
-	require.Equal(t, exitError, r.code)
-	require.Contains(t, r.stderr, "there are no triggers")
+	before := len(y.environ)
+	for _, m := range []string{"sweep", "wheel"} {
+		y.environ = append(y.environ[:before], "LAPSE__DELAY__MECHANISM="+m)
+		r := y.run("rebuild", "--reason=test")
+		require.Equal(t, exitError, r.code)
+		require.Contains(t, r.stderr, "there are no triggers")
+	}
+	y.environ = y.environ[:before]
 	for _, args := range [][]string{{"--rate=0/s", "--reason=x"}, {"--rate=fast", "--reason=x"}, {"--reason="}, {}} {
 		r := y.run(append([]string{"rebuild"}, args...)...)
 		require.Equal(t, exitError, r.code, "%v: %s", args, r.stderr)
+	}
+}
+
+// With triggers in Redis it is Redis that gets them again, and the broker is not asked.
+func TestRebuildIntoRedis(t *testing.T) {
+	t.Parallel()
+	db := testenv.NewDatabase(t)
+	db.Store(t)
+	address := testenv.Redis(t)
+	y := newLayout(t, db, "LAPSE__DELAY__MECHANISM=zset", "LAPSE__DELAY__REDIS__URL="+address.Reveal())
+	plant(t, db, 1, 50, coupon.Unused, func(int) int { return 100 })
+	c := delay.DefaultZSetConfig()
+	c.URL = address
+	z, err := delay.NewZSet(c, delay.ZSetDeps{Prefix: y.ladder.Prefix()})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, z.Forget(context.WithoutCancel(t.Context())))
+		require.NoError(t, z.Close())
+	})
+	for range 2 {
+		require.EqualValues(t, 50, y.rebuilt().Expires)
+		n, err := z.Held(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 50, n, "again is no more")
 	}
 }

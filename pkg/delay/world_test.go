@@ -177,9 +177,10 @@ func (w *world) trigger(kind coupon.Kind, id uint64, version uint32, at time.Tim
 	return coupon.Timed{ID: t.ID, Body: w.codec.Trigger(t), Kind: kind, Class: coupon.Exact.Class(), CouponID: id, At: at}
 }
 
+// deliver hands the triggers over, again and again until they are taken, as the relay does.
 func (w *world) deliver(m delay.Mechanism, ts []coupon.Timed) {
 	w.Helper()
-	require.NoError(w, errors.Join(m.Deliver(w.Context(), w.now(), ts)...))
+	testenv.Wait(w, "handing over", func() bool { return errors.Join(m.Deliver(w.Context(), w.now(), ts)...) == nil })
 }
 
 func (w *world) expired() int64 { return w.db.Int(w, `SELECT COUNT(*) FROM coupon WHERE status = 4`) }

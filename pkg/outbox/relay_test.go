@@ -376,3 +376,39 @@ func TestConfig(t *testing.T) {
 	_, err = outbox.New(outbox.Config{}, outbox.Deps{})
 	require.ErrorContains(t, err, "batch: must be between 1 and 5000, got 0")
 }
+
+// away is a delay mechanism that nothing can be handed over to.
+type away struct{}
+
+func (away) Deliver(_ context.Context, _ time.Time, ts []coupon.Timed) []error {
+	errs := make([]error, len(ts))
+	for i := range errs {
+		errs[i] = errors.New("nobody there")
+	}
+	return errs
+}
+
+// While the delay mechanism alone is away triggers wait, unparked, and events go on.
+func TestEventsGoOnWithoutTheDelayMechanism(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, mq := newFakeStore(time.Now), &fakeBroker{}
+		store.insert(event(1, 1), event(2, 1), trigger(1))
+		r, err := outbox.New(outbox.DefaultConfig(), outbox.Deps{
+			Owner: "pod", Store: store, Delay: away{}, Events: mq, Exchange: "p.events", Log: zap.NewNop(), Registerer: prometheus.NewRegistry(),
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		in(time.Minute)
+		require.Equal(t, []string{"1:1", "2:1"}, mq.list())
+		require.Len(t, r.Parts(), coupon.Partitions)
+		store.insert(event(3, 1))
+		in(time.Minute)
+		require.Equal(t, []string{"1:1", "2:1", "3:1"}, mq.list())
+		require.Empty(t, store.parked)
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}

@@ -217,6 +217,8 @@ func Excused() map[string]string {
 		night   = "claims a night for a reconciliation, which only reads; the next night has another"
 		erasure = "is a part of an erasure, which is kept as asked for until all of it is done"
 		start   = "is undone whatever happens: the self-test of the start"
+		held    = "keeps, or lets go of, grants whose issuance is paused: whoever comes again finds them by their keys"
+		steps   = "is a step of a person's command that keeps how far it came: the same command goes on, and does nothing twice"
 	)
 	return map[string]string{
 		"commit self-test": start, "commit self-test skip": start,
@@ -227,6 +229,8 @@ func Excused() map[string]string {
 		"write setting.put": place, "write setting.drop": place, "write reconcile.night": night, "write reconcile.claim": night,
 		"commit accept clock": person, "commit parked rows": person, "commit resend notice": person, "commit repair user count": person,
 		"commit repair statistics": person, "write repair.stock": person,
+		"commit hold grants": held, "write issue.held_drop": held,
+		"commit bulk": steps, "commit move operation": steps, "commit reinstate": person,
 		"commit opt-out": private, "write read.inbox_mark": private, "write read.inbox_mark_to": private,
 		"commit erase user": erasure, "commit erase windows": erasure, "write erase.inbox": erasure, "write erase.counts": erasure,
 		"commit reseal addresses": "seals again what an old key sealed; the next round finds it",

@@ -39,10 +39,13 @@ func TestTheListIsWhole(t *testing.T) {
 	}
 	found := commits(t)
 	require.Greater(t, len(found), 50, "the search found too little to be right")
+	var amiss []string
 	for what, where := range found {
-		_, excused := crash.Excused()[what]
-		require.True(t, listed[what] != excused, "%s (%s) must be on the list of crash points, or excused, and not both", what, where)
+		if _, excused := crash.Excused()[what]; listed[what] == excused {
+			amiss = append(amiss, what+" ("+where+")")
+		}
 	}
+	require.Empty(t, amiss, "must be on the list of crash points, or excused, and not both")
 	for what := range crash.Excused() {
 		require.Contains(t, found, what, "excused, but not there")
 	}
@@ -163,8 +166,9 @@ before and once behind it, are started again, and go on by themselves. Afterward
 
 - **lost 0**: every coupon reaches the state it must, and what was to be told of is told of;
 - **early 0**: no coupon is expired before its end;
-- **doubled 0**: every step is in history once, and has one event by id. What may be *heard* twice under one id is said in the last column;
-  anything else that is heard twice fails the test.
+- **doubled 0**: every step is in history once, and has one event by id. What is *heard* twice under one id, so that consumers must know it
+  again, is said in the last column; what the process had under way beside the point (a batch of the relay, a message of another channel)
+  may be heard twice as well. An SMS never comes twice.
 
 The test fails if a point was not hit, and if there is a transaction, or a statement outside of one, that is neither here nor excused below.
 

@@ -8,7 +8,7 @@ type Point struct {
 	Does   string // what is durable, or out of the process, once it has been passed
 	Before string // what is done again after a stop before it; empty: nothing had been done
 	After  string // what is done again after a stop behind it; empty: nothing
-	// Twice names what a listener may then hear a second time under the same id: the first word of each is the point's side. Empty: nothing.
+	// Twice names what a listener then hears a second time under the same id, by the side of the stop (before, after).
 	Twice map[string]string
 }
 
@@ -223,6 +223,7 @@ func Excused() map[string]string {
 	return map[string]string{
 		"commit self-test": start, "commit self-test skip": start,
 		"write sweep.mark_put": beat, "write status.put": beat, "write status.drop": beat, "write sweep.pods_prune": prune,
+		"write heartbeat.template": beat, "write heartbeat.rows": beat, "write heartbeat.none": beat, "write beat.done": beat, "commit heartbeat": beat,
 		"write outbox.lease_free": lease, "write outbox.relay_leave": lease, "write idempotency.yield": lease,
 		"write idempotency.prune": prune, "commit prune tombstones": prune, "commit prune inbox": prune, "commit prune notice counts": prune,
 		"commit prune notices": prune, "commit prune profiles": prune,

@@ -71,7 +71,7 @@ func TestReplayTellsTheSame(t *testing.T) {
 	was := map[string]told{}
 	rows, err := d.SQL.QueryContext(t.Context(), `SELECT msg_id, routing_key, body FROM outbox WHERE lane = 1`)
 	require.NoError(t, err)
-	defer rows.Close() //nolint:errcheck // Err is what counts
+	defer rows.Close()
 	for rows.Next() {
 		var id, key, body string
 		require.NoError(t, rows.Scan(&id, &key, &body))

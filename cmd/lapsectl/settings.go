@@ -20,6 +20,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/expiry"
+	"github.com/lapsehq/lapse/pkg/heartbeat"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/ledger"
@@ -48,6 +49,7 @@ type settings struct {
 	API           api.Config           `koanf:"api"`
 	Archive       archive.Config       `koanf:"archive"`
 	Reconcile     reconcile.Config     `koanf:"reconcile"`
+	Heartbeat     heartbeat.Config     `koanf:"heartbeat"`
 }
 
 func defaultSettings() settings {
@@ -56,7 +58,7 @@ func defaultSettings() settings {
 		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
 		Expiry: expiry.DefaultConfig(), Notice: config.DefaultNotice(), API: api.DefaultConfig(),
 		Profile: profile.DefaultConfig(), Wakeup: wakeup.DefaultConfig(),
-		Archive: archive.DefaultConfig(), Reconcile: reconcile.DefaultConfig(),
+		Archive: archive.DefaultConfig(), Reconcile: reconcile.DefaultConfig(), Heartbeat: heartbeat.DefaultConfig(),
 	}
 }
 

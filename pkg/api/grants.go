@@ -50,6 +50,7 @@ func (a *API) addGrants() {
 			"A request that cannot be read is refused whole. When the answer is lost or says 503 or 504, send the same grants again: " +
 			"those that were granted answer as repeated, with the same coupons. Requests for a single coupon are put together with others.",
 		scopes: []Scope{ScopeIssue}, mutates: true, large: true, ungated: true,
+		codes: []coupon.Code{CodePaused},
 	}, a.grantCoupons)
 	register(a, route{
 		id: "getGrant", method: http.MethodGet, path: "/v1/grants/{grant_key}", tag: tagGrants, summary: "Get the coupon of a grant",

@@ -64,7 +64,7 @@ func statusOf(code coupon.Code) int {
 		return http.StatusTooManyRequests
 	case CodeInternal:
 		return http.StatusInternalServerError
-	case CodeBusy, CodeUnavailable:
+	case CodeBusy, CodeUnavailable, CodePaused:
 		return http.StatusServiceUnavailable
 	case CodeTimeout:
 		return http.StatusGatewayTimeout

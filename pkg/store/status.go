@@ -33,8 +33,8 @@ var (
 	stmtPlanLease  = define("status.plan", `SELECT owner, lease_until > UTC_TIMESTAMP(3), UTC_TIMESTAMP(3) FROM plan_slice WHERE plan = 'promote'`)
 )
 
-// WatchStages gives what the times of statements and commits are told to. Called before the store is used by several.
-func (s *Store) WatchStages(r *pulse.Recorder) { s.pulse = r }
+// WatchStages gives what the times of statements and commits are told to.
+func (s *Store) WatchStages(r *pulse.Recorder) { s.pulse.Store(r) }
 
 // ran notes one run of a statement: rows changed or read, and whether it failed.
 func (s *Store) ran(ctx context.Context, st Statement, began time.Time, rows int64, err error) {
@@ -50,7 +50,7 @@ func (s *Store) ran(ctx context.Context, st Statement, began time.Time, rows int
 func (s *Store) took(ctx context.Context, stage pulse.Stage, began time.Time, err error) {
 	took := time.Since(began)
 	pulse.Spent(ctx, took)
-	s.pulse.Observe(stage, took, errors.Is(err, coupon.ErrUnavailable))
+	s.pulse.Load().Observe(stage, took, errors.Is(err, coupon.ErrUnavailable))
 }
 
 // PutPulse keeps what a process tells of itself. PrunePods clears it away when the process has been gone for a day.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -129,7 +130,7 @@ type Store struct {
 	turns   turns
 	brakes  brakes
 	clock   func() func(db time.Time) error
-	pulse   *pulse.Recorder // nil: nobody asks how long statements take
+	pulse   atomic.Pointer[pulse.Recorder] // nil: nobody asks how long statements take
 }
 
 // Open connects, checks the server and, by config, migrates or verifies the schema. It answers with a clear error

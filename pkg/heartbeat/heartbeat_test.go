@@ -73,11 +73,13 @@ func TestItBeatsAndGoesOnAfterAnOutage(t *testing.T) {
 		f := &fake{down: true}
 		run(t, heartbeat.DefaultConfig(), f, func() {
 			require.NoError(t, lifecycle.Sleep(t.Context(), 65*time.Second))
+			synctest.Wait()
 			require.Zero(t, f.prepared)
 			f.mu.Lock()
 			f.down = false
 			f.mu.Unlock()
 			require.NoError(t, lifecycle.Sleep(t.Context(), 2*time.Minute))
+			synctest.Wait()
 			require.Equal(t, [...]int{1, 0, 4}, [...]int{f.prepared, f.none, f.beat})
 			require.Less(t, f.every, 30*time.Second)
 		})
@@ -91,6 +93,7 @@ func TestWhereThereAreNoneNoneAreMissed(t *testing.T) {
 		f := &fake{}
 		run(t, heartbeat.Config{Interval: time.Second}, f, func() {
 			require.NoError(t, lifecycle.Sleep(t.Context(), time.Minute))
+			synctest.Wait()
 			require.Equal(t, [...]int{0, 1, 0}, [...]int{f.prepared, f.none, f.beat})
 		})
 	})

@@ -120,6 +120,9 @@ func addAPI(w *worker.Worker, c api.Config) error {
 	}
 	aside := api.NewAside(api.AsideDeps{
 		Publisher: w.Publisher, Router: w.Route, Encoder: w.Codec, Now: time.Now, Log: w.Log, Registry: w.Registry,
+		Paused: func(template uint64, batch string) bool {
+			return w.Store.BrakesSeen().Coupon(coupon.BrakeExpiry, template, batch)
+		},
 	})
 	w.App.Go("lazy checks", aside.Run)
 	texts, err := text.New(c.Locale)

@@ -57,6 +57,9 @@ type AsideDeps struct {
 	Now       func() time.Time // monotonic time for "a moment ago"; decides nothing about a coupon
 	Log       *zap.Logger
 	Registry  prometheus.Registerer
+	// Paused reports whether an operator has paused the expiry of coupons of the template and batch: nobody need ring for them.
+	// It must not wait. Nil: none ever is.
+	Paused func(template uint64, batch string) bool
 }
 
 // Aside is the lazy check (requirement R20). Whoever reads a coupon asks it what to show (Seen), and it rings for those
@@ -105,7 +108,7 @@ func NewAside(d AsideDeps) *Aside {
 // Seen is the state in which a reader is shown the coupon; now is the database's clock of the reading. It never waits.
 func (a *Aside) Seen(now time.Time, c *coupon.Coupon) coupon.Status {
 	seen := c.Seen(now)
-	if seen != c.Status && a != nil {
+	if seen != c.Status && a != nil && (seen != coupon.Expired || a.deps.Paused == nil || !a.deps.Paused(c.Terms.TemplateID, c.BatchID)) {
 		a.ring(c)
 	}
 	return seen

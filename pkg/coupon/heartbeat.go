@@ -8,10 +8,10 @@ const (
 
 	// HeartbeatUser is whom heartbeats are granted to.
 	HeartbeatUser = "lapse.heartbeat"
-)
 
-// Precisions lists the classes.
-func Precisions() []Precision { return []Precision{Exact, Standard, Relaxed} }
+	// NoCurrency is ISO 4217's code for amounts that are in none: heartbeats are worth nothing.
+	NoCurrency = "XXX"
+)
 
 // HeartbeatTemplate is the template of a class's heartbeats.
 func HeartbeatTemplate(p Precision) uint64 {

@@ -3,6 +3,7 @@ package coupon
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 	"time"
 )
 
@@ -17,6 +18,9 @@ const (
 	Relaxed  Precision = "relaxed"  // within ten minutes
 )
 
+// Precisions lists the classes.
+func Precisions() []Precision { return []Precision{Exact, Standard, Relaxed} }
+
 // Class is the letter of the precision in a routing key: 'x' for exact, 'r' for the others.
 func (p Precision) Class() byte {
 	if p == Exact {
@@ -26,7 +30,7 @@ func (p Precision) Class() byte {
 }
 
 // Valid reports whether p is one of the three classes.
-func (p Precision) Valid() bool { return p == Exact || p == Standard || p == Relaxed }
+func (p Precision) Valid() bool { return slices.Contains(Precisions(), p) }
 
 // Promise is how long after its end a coupon of the class is processed at the latest, unless the fleet is behind.
 func (p Precision) Promise() time.Duration {

@@ -67,7 +67,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "lapse_overdue_oldest_seconds", Help: "How far back the oldest due instant of an overdue coupon lies.",
 		}),
 	}
-	for _, p := range []coupon.Precision{coupon.Exact, coupon.Standard, coupon.Relaxed} {
+	for _, p := range coupon.Precisions() {
 		m.lateness.WithLabelValues(string(p))
 	}
 	for _, k := range []coupon.Kind{coupon.KindExpire, coupon.KindUnlock} {

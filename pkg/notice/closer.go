@@ -63,7 +63,7 @@ func NewCloser(c Config, d CloserDeps) (*Closer, error) {
 		return nil, fmt.Errorf("notice config: %w", err)
 	}
 	k := &Closer{CloserDeps: d, config: c, fault: telemetry.NewRepeats(d.Log, 0, nil)}
-	for _, kind := range kinds() {
+	for _, kind := range coupon.NoticeKinds() {
 		k.plans = append(k.plans, coupon.ClosePlan{Kind: kind, Rules: c.Rules(), Limit: c.Batch, Decide: d.Decide})
 	}
 	return k, nil

@@ -99,7 +99,7 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 		}
 	}
 	err := c.place(ctx, members)
-	for _, kind := range kinds() {
+	for _, kind := range coupon.NoticeKinds() {
 		if err == nil {
 			var refused int
 			refused, err = c.collect(ctx, members[kind], out)

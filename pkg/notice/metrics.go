@@ -28,10 +28,6 @@ func results() []string {
 	return []string{resultSent, resultRetry, resultThrottled, resultDeferred, resultFailed, resultUnknown, resultSuppressed}
 }
 
-func kinds() []coupon.NoticeKind {
-	return []coupon.NoticeKind{coupon.NoticeExpiring, coupon.NoticeExpired}
-}
-
 // Labels of events that are no notice.
 const (
 	kindAtRisk    = "at_risk"
@@ -57,7 +53,7 @@ func newCollectorMetrics(reg prometheus.Registerer) *collectorMetrics {
 	m := &collectorMetrics{items: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "lapse_notice_items_total", Help: "Events collected for notices, by what became of them.",
 	}, []string{"kind", "result"})}
-	for _, kind := range kinds() {
+	for _, kind := range coupon.NoticeKinds() {
 		for _, result := range []string{resultAdded, resultRepeated, resultParked, coupon.ReasonSkipped, coupon.ReasonStale} {
 			m.items.WithLabelValues(string(kind), result)
 		}
@@ -97,7 +93,7 @@ func NewMetrics(reg prometheus.Registerer, channels []coupon.Channel) *Metrics {
 		}, []string{"channel"}),
 	}
 	for _, channel := range channels {
-		for _, kind := range kinds() {
+		for _, kind := range coupon.NoticeKinds() {
 			for _, result := range results() {
 				m.notices.WithLabelValues(string(channel), string(kind), result)
 			}

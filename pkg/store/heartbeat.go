@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,7 +50,7 @@ func (s *Store) PrepareBeats(ctx context.Context) error {
 	rule := coupon.Rule{Kind: coupon.RuleAfter, After: beatLife.String()}.String()
 	for _, p := range coupon.Precisions() {
 		terms := coupon.Terms{
-			TemplateID: coupon.HeartbeatTemplate(p), Revision: 1, Currency: "XXX", Precision: p, Reminders: coupon.PickNone,
+			TemplateID: coupon.HeartbeatTemplate(p), Revision: 1, Currency: coupon.NoCurrency, Precision: p, Reminders: coupon.PickNone,
 		}.Defaults()
 		args, err := termsArgs(terms)
 		if err != nil {
@@ -166,7 +165,7 @@ func (s *Store) BeatAges(ctx context.Context) (map[coupon.Precision]time.Duratio
 		if err != nil {
 			return fmt.Errorf("setting %s: want milliseconds, got %q", name, value)
 		}
-		if slices.Contains(coupon.Precisions(), p) {
+		if p.Valid() {
 			ages[p] = max(0, now.Sub(time.UnixMilli(ms)))
 		}
 		return nil

@@ -31,7 +31,7 @@ var (
 		AND state IN ('sending','sent','delivered','unknown')`)
 )
 
-// maxAttempts is what the column holds: a provider that is down for weeks must not have the row refused, and the channel with it.
+// maxAttempts is what the column holds, and the lease below counts to: a provider that is down for weeks must not have the row refused, and the channel with it.
 const maxAttempts = 65535
 
 // ClaimNotices takes over notices of the channel whose time has come and that nobody has under a lease, at most limit, and as many

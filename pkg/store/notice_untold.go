@@ -11,9 +11,9 @@ import (
 //nolint:gochecknoglobals // statements are constants
 var (
 	stmtReconUntold = define("reconcile.untold", `SELECT channel, COUNT(*), MIN(try_at) FROM (SELECT channel, try_at FROM notice FORCE INDEX (notice_try)
-		WHERE channel IN (?,?,?,?,?,?) AND try_at <= ? LIMIT 100000) n GROUP BY channel ORDER BY channel`)
+		WHERE channel IN (?) AND try_at <= ? LIMIT 100000) n GROUP BY channel ORDER BY channel`)
 	stmtReconUnclosed = define("reconcile.unclosed", `SELECT kind, COUNT(*), MIN(due_at) FROM (SELECT kind, due_at FROM notice_window FORCE INDEX (notice_window_due)
-		WHERE kind IN (?,?) AND due_at <= ? LIMIT 100000) w GROUP BY kind ORDER BY kind`)
+		WHERE kind IN (?) AND due_at <= ? LIMIT 100000) w GROUP BY kind ORDER BY kind`)
 )
 
 // Untold gives, by channel, the notices whose time came before an instant and that nobody has taken up since, and by kind the windows
@@ -34,12 +34,12 @@ func (s *Store) Untold(ctx context.Context, before time.Time) ([]coupon.Backlog,
 	for _, c := range coupon.Channels() {
 		args = append(args, string(c))
 	}
-	if err := s.query(ctx, s.sql, stmtReconUntold, read("notices by "), append(args, before)...); err != nil {
+	if err := s.query(ctx, s.sql, stmtReconUntold.in(len(args)), read("notices by "), append(args, before)...); err != nil {
 		return nil, err
 	}
 	args = args[:0]
 	for _, k := range coupon.NoticeKinds() {
 		args = append(args, string(k))
 	}
-	return out, s.query(ctx, s.sql, stmtReconUnclosed, read("windows of "), append(args, before)...)
+	return out, s.query(ctx, s.sql, stmtReconUnclosed.in(len(args)), read("windows of "), append(args, before)...)
 }

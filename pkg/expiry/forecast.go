@@ -2,18 +2,15 @@ package expiry
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
-const (
-	forecastLimit   = 100_000 // coupons counted in a window at most
-	forecastTimeout = 5 * time.Second
-)
+const forecastLimit = 100_000 // coupons counted in a window at most
 
 // forecastWindows are the values of the label window.
 //
@@ -29,72 +26,43 @@ type Due interface {
 	DrainRate(ctx context.Context) (coupon.DrainRate, error)
 }
 
-// ForecastGauges shows how many coupons come due within windows from now on, read from the index when scraped, at most
-// every ten seconds. One kind of process registers it; queries use max(). When the database does not answer the gauges are
-// absent.
-type ForecastGauges struct {
-	due         Due
-	now         func() time.Time
-	count, rate *prometheus.Desc
-
-	mu    sync.Mutex
-	at    time.Time // of the last attempt
-	last  map[string]int64
-	drain float64 // 0: not known
+// forecast is what the gauges show: coupons by window, and what the fleet drains a second.
+type forecast struct {
+	count map[string]int64
+	drain float64
 }
 
-// NewForecastGauges makes the collector; now may be nil for time.Now.
-func NewForecastGauges(due Due, now func() time.Time) *ForecastGauges {
-	if now == nil {
-		now = time.Now
-	}
-	return &ForecastGauges{
-		due: due, now: now,
-		count: prometheus.NewDesc("lapse_forecast_coupons", "Unused coupons that come due within the window, counted up to 100 000.", []string{"window"}, nil),
-		rate:  prometheus.NewDesc("lapse_drain_rate", "Coupons a second that the fleet drains, as measured last or configured.", nil, nil),
-	}
+// NewForecastGauges shows how many coupons come due within windows from now on, read from the index. now may be nil for time.Now.
+func NewForecastGauges(due Due, now func() time.Time) *telemetry.Asked[forecast] {
+	count := prometheus.NewDesc("lapse_forecast_coupons", "Unused coupons that come due within the window, counted up to 100 000.", []string{"window"}, nil)
+	rate := prometheus.NewDesc("lapse_drain_rate", "Coupons a second that the fleet drains, as measured last or configured.", nil, nil)
+	return telemetry.NewAsked(func(ctx context.Context) (forecast, error) {
+		return readForecast(ctx, due)
+	}, func(f forecast, ch chan<- prometheus.Metric) {
+		for window, n := range f.count {
+			ch <- prometheus.MustNewConstMetric(count, prometheus.GaugeValue, float64(n), window)
+		}
+		if f.drain > 0 {
+			ch <- prometheus.MustNewConstMetric(rate, prometheus.GaugeValue, f.drain)
+		}
+	}, now, count, rate)
 }
 
-// Describe implements prometheus.Collector.
-func (g *ForecastGauges) Describe(ch chan<- *prometheus.Desc) {
-	ch <- g.count
-	ch <- g.rate
-}
-
-// Collect implements prometheus.Collector.
-func (g *ForecastGauges) Collect(ch chan<- prometheus.Metric) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if now := g.now(); g.at.IsZero() || now.Sub(g.at) >= gaugeEvery {
-		g.at = now
-		g.read()
-	}
-	for window, n := range g.last {
-		ch <- prometheus.MustNewConstMetric(g.count, prometheus.GaugeValue, float64(n), window)
-	}
-	if g.drain > 0 {
-		ch <- prometheus.MustNewConstMetric(g.rate, prometheus.GaugeValue, g.drain)
-	}
-}
-
-func (g *ForecastGauges) read() {
-	ctx, cancel := context.WithTimeout(context.Background(), forecastTimeout)
-	defer cancel()
-	g.last, g.drain = make(map[string]int64, len(forecastWindows)), 0
+func readForecast(ctx context.Context, due Due) (forecast, error) {
+	f := forecast{count: make(map[string]int64, len(forecastWindows))}
 	full := false
 	for _, w := range forecastWindows {
 		if full { // a longer window holds what the shorter one does
-			g.last[w.label] = forecastLimit
+			f.count[w.label] = forecastLimit
 			continue
 		}
-		// An error shows as the gauge's absence.
-		n, err := g.due.DueWithin(ctx, w.span, forecastLimit)
+		n, err := due.DueWithin(ctx, w.span, forecastLimit)
 		if err != nil {
-			return
+			return forecast{}, err
 		}
-		g.last[w.label], full = n, n == forecastLimit
+		f.count[w.label], full = n, n == forecastLimit
 	}
-	if rate, err := g.due.DrainRate(ctx); err == nil {
-		g.drain = rate.PerSecond()
-	}
+	rate, err := due.DrainRate(ctx)
+	f.drain = rate.PerSecond()
+	return f, err
 }

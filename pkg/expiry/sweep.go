@@ -257,23 +257,23 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 	if s.rests > 0 {
 		step = 1
 	}
-	var results []Result
-	for some := range slices.Chunk(ts, step) {
-		settled, err := s.core.Settle(ctx, some)
-		if err != nil {
-			return done, at, err
-		}
-		results = append(results, settled...)
-	}
 	fresh := 0
-	for i, r := range results {
-		if r.Err != nil {
+	for some := range slices.Chunk(ts, step) {
+		var results []Result
+		if results, err = s.core.Settle(ctx, some); err != nil {
+			next = at
+			break
+		}
+		done.rows += len(some) // what is only gone past takes nothing from the ladder
+		for i, r := range results {
+			if r.Err == nil {
+				done.count(r.Settlement)
+				continue
+			}
 			fresh++
 			if errors.Is(r.Err, coupon.ErrIntegrity) {
-				s.known.add(owed{locks, coupon.Cursor{At: ts[i].At, ID: ts[i].CouponID}}, now)
+				s.known.add(owed{locks, coupon.Cursor{At: some[i].At, ID: some[i].CouponID}}, now)
 			}
-		} else {
-			done.count(r.Settlement)
 		}
 	}
 	if fresh > 0 {
@@ -282,8 +282,7 @@ func (s *Sweeper) past(ctx context.Context, locks bool, cutoff time.Time, at cou
 		s.log.Error("sweep went past rows that cannot be changed", zap.Int("rows", fresh))
 	}
 	done.Failed += fresh
-	done.rows = len(ts) // what is only gone past takes nothing from the ladder
-	return done, next, nil
+	return done, next, err
 }
 
 func (s *Sweeper) prune(ctx context.Context) error {

@@ -136,6 +136,34 @@ func TestSweepGoesPastWhatItKnowsInOneStep(t *testing.T) {
 	})
 }
 
+// fading is a shelf whose database goes away after some batches.
+type fading struct {
+	*shelf
+	left int
+}
+
+func (f *fading) ExpireBatch(ctx context.Context, ts []coupon.Trigger, allow func(time.Time) error) (time.Time, []coupon.Settlement, error) {
+	if f.left--; f.left < 0 {
+		return time.Time{}, nil, coupon.ErrUnavailable
+	}
+	return f.shelf.ExpireBatch(ctx, ts, allow)
+}
+
+func TestSweepCountsWhatItSettledBeforeTheDatabaseWentAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := expiry.DefaultConfig().Sweep
+		c.Grace, c.OutageGrace, c.RateOutside, c.QuietWindows = 0, 0, 100, []string{"never"}
+		f := &fading{&shelf{table: table{now: time.Now(), bad: map[uint64]bool{1: true}}}, 4}
+		fill(f.shelf, 20, time.Now().Add(-time.Hour))
+		core := expiry.NewCore(f, clock.NewGuard(2*time.Second, time.Now), prometheus.NewRegistry())
+		done, err := expiry.NewSweeper(c, f, core, nil, rate.NewLimiter(rate.Inf, 0), zap.NewNop()).Once(t.Context())
+		require.ErrorIs(t, err, coupon.ErrUnavailable)
+		require.Equal(t, f.expired(), done.Expired)
+		require.Positive(t, done.Expired)
+	})
+}
+
 func TestQuietWindowsAreChecked(t *testing.T) {
 	t.Parallel()
 	c := expiry.DefaultConfig()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/bulk"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/operation"
 	"github.com/lapsehq/lapse/pkg/store"
 )
 
@@ -120,7 +121,7 @@ func (f *bulkFlags) ask(s *system, a coupon.BulkAsk) (coupon.BulkAsk, float64, e
 	errs := []error{f.check(s)}
 	var perSecond float64
 	if f.Rate != "0" {
-		n, err := parseRate(f.Rate, bulk.MaxRate)
+		n, err := parseRate(f.Rate, operation.MaxRate)
 		perSecond, errs = n, append(errs, err)
 	}
 	a.Batch, a.User, a.Actor, a.Reason = f.Batch, f.User, f.Actor, f.Reason
@@ -236,15 +237,15 @@ func (f *bulkFlags) run(ctx context.Context, s *system, a coupon.BulkAsk) error 
 
 // act changes what was found.
 func (f *bulkFlags) act(ctx context.Context, s *system, db *store.Store, b *bulk.Bulk, a *coupon.BulkAsk, found *bulk.Found, began time.Time) error {
-	op, p, err := b.Claim(ctx, a, f.FromScratch)
+	w, p, err := b.Claim(ctx, a, f.FromScratch)
 	if err != nil {
 		return err //nolint:wrapcheck // says what it does
 	}
-	id := strconv.FormatUint(op.ID, 10)
-	if op.Resumed {
-		s.note("going on with operation %s, begun at %s, %s coupons changed so far (--from-scratch begins again)", id, instant(op.Created), grouped(int(p.Count(coupon.BulkChange))))
+	id := strconv.FormatUint(w.ID, 10)
+	if w.Resumed {
+		s.note("going on with operation %s, begun at %s, %s coupons changed so far (--from-scratch begins again)", id, instant(w.Created), grouped(int(p.Count(coupon.BulkChange))))
 	}
-	deed := store.Deed{Actor: a.Actor, Reason: a.Reason, Action: bulk.Kind(a.Verb), Subject: "operation " + id, Detail: f.detail(a, op.Resumed, found.Sums)}
+	deed := store.Deed{Actor: a.Actor, Reason: a.Reason, Action: bulk.Kind(a.Verb), Subject: "operation " + id, Detail: f.detail(a, w.Resumed, found.Sums)}
 	if err := db.RecordDeed(ctx, deed); err != nil {
 		return err //nolint:wrapcheck // says what it does
 	}
@@ -255,7 +256,7 @@ func (f *bulkFlags) act(ctx context.Context, s *system, db *store.Store, b *bulk
 		rest.Less(coupon.BulkRepeat, t)
 	}
 	bar := newProgress(s, "coupons", first+int64(found.Changes()), first)
-	p, err = b.Run(ctx, a, op, p, found, func(p coupon.BulkProgress) { bar.set(p.Count(coupon.BulkChange)) })
+	p, err = b.Run(ctx, a, w, p, found, func(p coupon.BulkProgress) { bar.set(p.Count(coupon.BulkChange)) })
 	bar.close()
 	finished := err == nil
 	for what, t := range rest {
@@ -268,7 +269,7 @@ func (f *bulkFlags) act(ctx context.Context, s *system, db *store.Store, b *bulk
 	if err != nil {
 		return fmt.Errorf("%w; %s coupons are changed, the same command goes on", err, grouped(int(p.Count(coupon.BulkChange))))
 	}
-	return f.report(s, bulkJSON{Verb: string(a.Verb), Resumed: op.Resumed, Finished: true, Operation: id, Counts: p, TookMS: time.Since(began).Milliseconds()})
+	return f.report(s, bulkJSON{Verb: string(a.Verb), Resumed: w.Resumed, Finished: true, Operation: id, Counts: p, TookMS: time.Since(began).Milliseconds()})
 }
 
 func merged(p coupon.BulkProgress, what string, by *coupon.BulkTally) coupon.BulkProgress {

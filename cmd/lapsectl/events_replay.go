@@ -15,6 +15,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/operation"
 	"github.com/lapsehq/lapse/pkg/replay"
 	"github.com/lapsehq/lapse/pkg/store"
 )
@@ -80,7 +81,7 @@ func (c *eventsReplay) ask() (a coupon.ReplayAsk, perSecond float64, err error) 
 		}
 	}
 	if c.Rate != "0" {
-		perSecond, err = parseRate(c.Rate, replay.MaxRate)
+		perSecond, err = parseRate(c.Rate, operation.MaxRate)
 	}
 	return a, perSecond, err
 }
@@ -140,22 +141,22 @@ func (c *eventsReplay) count(ctx context.Context, s *system, r *replay.Replay, a
 
 func (c *eventsReplay) replay(ctx context.Context, s *system, db *store.Store, r *replay.Replay, a *coupon.ReplayAsk, exchange string) error {
 	began := time.Now()
-	op, p, err := r.Claim(ctx, a, c.FromScratch)
+	w, p, err := r.Claim(ctx, a, c.FromScratch)
 	if err != nil {
 		return err //nolint:wrapcheck // says what it does
 	}
-	id := strconv.FormatUint(op.ID, 10)
-	if op.Resumed {
-		s.note("going on with operation %s, begun at %s, %s events published so far (--from-scratch begins again)", id, instant(op.Created), grouped(int(p.Events)))
+	id := strconv.FormatUint(w.ID, 10)
+	if w.Resumed {
+		s.note("going on with operation %s, begun at %s, %s events published so far (--from-scratch begins again)", id, instant(w.Created), grouped(int(p.Events)))
 	}
 	deed := store.Deed{Actor: c.Actor, Reason: c.Reason, Action: replay.Kind, Subject: "operation " + id, Detail: map[string]any{
-		"from": instant(a.From), "to": instant(a.To), "types": a.Keys, "template": c.Template, "exchange": exchange, "resumed": op.Resumed,
+		"from": instant(a.From), "to": instant(a.To), "types": a.Keys, "template": c.Template, "exchange": exchange, "resumed": w.Resumed,
 	}}
 	if err := db.RecordDeed(ctx, deed); err != nil {
 		return err //nolint:wrapcheck // says what it does
 	}
 	bar := newProgress(s, "events published", 0, p.Events)
-	p, err = r.Run(ctx, a, op, p, func(p coupon.ReplayPlace) { bar.set(p.Events) })
+	p, err = r.Run(ctx, a, w, p, func(p coupon.ReplayPlace) { bar.set(p.Events) })
 	deed.Action, deed.Detail = replay.Kind+".done", map[string]any{"finished": p.Done, "events": p.Events}
 	if told := db.RecordDeed(context.WithoutCancel(ctx), deed); err == nil {
 		err = told
@@ -163,7 +164,7 @@ func (c *eventsReplay) replay(ctx context.Context, s *system, db *store.Store, r
 	if err != nil {
 		return fmt.Errorf("%w; %s events are published, the same command goes on", err, grouped(int(p.Events)))
 	}
-	return c.report(s, replayJSON{Resumed: op.Resumed, Finished: p.Done, Operation: id, Steps: p.Seen, Events: p.Events, TookMS: time.Since(began).Milliseconds()})
+	return c.report(s, replayJSON{Resumed: w.Resumed, Finished: p.Done, Operation: id, Steps: p.Seen, Events: p.Events, TookMS: time.Since(began).Milliseconds()})
 }
 
 func (c *eventsReplay) report(s *system, x replayJSON) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/operation"
 	"github.com/lapsehq/lapse/pkg/rebuild"
 	"github.com/lapsehq/lapse/pkg/store"
 )
@@ -81,7 +82,7 @@ func target(cfg settings) string {
 
 // Run rebuilds.
 func (c *rebuildCommand) Run(ctx context.Context, s *system) error {
-	perSecond, err := parseRate(c.Rate, rebuild.MaxRate)
+	perSecond, err := parseRate(c.Rate, operation.MaxRate)
 	if err := errors.Join(err, c.check(s)); err != nil {
 		return err
 	}
@@ -105,16 +106,16 @@ func (c *rebuildCommand) Run(ctx context.Context, s *system) error {
 }
 
 func (c *rebuildCommand) dryRun(ctx context.Context, s *system, db *store.Store, ask coupon.RebuildAsk) error {
-	claim, err := db.PeekRebuild(ctx, ask)
+	op, place, err := rebuild.New(rebuild.DefaultConfig(), "", db, nil, zap.NewNop()).Peek(ctx, ask)
 	if err != nil {
 		return err //nolint:wrapcheck // says what it does
 	}
-	n, err := db.RebuildCounts(ctx, claim.Place)
+	n, err := db.RebuildCounts(ctx, place)
 	if err != nil {
 		return fmt.Errorf("count: %w", err)
 	}
 	return c.report(s, rebuildJSON{
-		DryRun: true, Resumed: claim.Resumed, Began: instant(claim.Place.Began), Until: horizonEnd(claim.Place),
+		DryRun: true, Resumed: op.Resumed, Began: instant(op.Created), Until: horizonEnd(place),
 		Expires: n.Expires, Unlocks: n.Unlocks, Overdue: n.Overdue, Beyond: n.Beyond,
 	})
 }
@@ -154,19 +155,14 @@ func (c *rebuildCommand) rebuild(ctx context.Context, s *system, db *store.Store
 
 func (c *rebuildCommand) walk(ctx context.Context, s *system, db *store.Store, r *rebuild.Rebuild, ask coupon.RebuildAsk) error {
 	began := time.Now()
-	peek, err := db.PeekRebuild(ctx, ask)
-	if err != nil {
-		return err //nolint:wrapcheck // says what it does
-	}
-	if peek.Resumed {
-		s.note("going on with the rebuild begun at %s, %s triggers published so far (--from-scratch begins again)",
-			instant(peek.Place.Began), grouped(int(peek.Place.Expires+peek.Place.Unlocks)))
-	}
-	claim, err := r.Claim(ctx, ask)
+	w, place, err := r.Claim(ctx, ask)
 	if err != nil {
 		return fmt.Errorf("claim the rebuild: %w", err)
 	}
-	place := claim.Place
+	if w.Resumed {
+		s.note("going on with the rebuild begun at %s, %s triggers published so far (--from-scratch begins again)",
+			instant(w.Created), grouped(int(place.Expires+place.Unlocks)))
+	}
 	n, err := db.RebuildCounts(ctx, place)
 	known := err == nil
 	if err != nil {
@@ -174,7 +170,7 @@ func (c *rebuildCommand) walk(ctx context.Context, s *system, db *store.Store, r
 	}
 	first := place.Expires + place.Unlocks
 	deed := store.Deed{Actor: c.Actor, Reason: c.Reason, Action: store.DeedRebuild, Subject: ask.Target, Detail: map[string]any{
-		"resumed": claim.Resumed, "began_at": instant(place.Began), "until": horizonEnd(place),
+		"resumed": w.Resumed, "began_at": instant(w.Created), "until": horizonEnd(place),
 		"expires": n.Expires, "unlocks": n.Unlocks, "overdue": n.Overdue, "beyond": n.Beyond,
 	}}
 	if err = db.RecordDeed(ctx, deed); err != nil {
@@ -185,10 +181,10 @@ func (c *rebuildCommand) walk(ctx context.Context, s *system, db *store.Store, r
 		total = first + n.Expires + n.Unlocks
 	}
 	bar := newProgress(s, "triggers", total, first)
-	place, err = r.Run(ctx, place, func(p coupon.RebuildPlace) { bar.set(p.Expires + p.Unlocks) })
+	place, err = r.Run(ctx, w, place, func(p coupon.RebuildPlace) { bar.set(p.Expires + p.Unlocks) })
 	bar.close()
 	deed.Action, deed.Detail = store.DeedRebuildDone, map[string]any{
-		"finished": place.Done, "began_at": instant(place.Began), "expires": place.Expires, "unlocks": place.Unlocks,
+		"finished": place.Done, "began_at": instant(w.Created), "expires": place.Expires, "unlocks": place.Unlocks,
 	}
 	if told := db.RecordDeed(context.WithoutCancel(ctx), deed); err == nil {
 		err = told
@@ -197,7 +193,7 @@ func (c *rebuildCommand) walk(ctx context.Context, s *system, db *store.Store, r
 		return fmt.Errorf("%w; %s triggers are published, the same command goes on", err, grouped(int(place.Expires+place.Unlocks)))
 	}
 	return c.report(s, rebuildJSON{
-		Resumed: claim.Resumed, Finished: place.Done, Began: instant(place.Began), Until: horizonEnd(place),
+		Resumed: w.Resumed, Finished: place.Done, Began: instant(w.Created), Until: horizonEnd(place),
 		Expires: place.Expires, Unlocks: place.Unlocks, Overdue: n.Overdue, Beyond: n.Beyond, TookMS: time.Since(began).Milliseconds(),
 	})
 }

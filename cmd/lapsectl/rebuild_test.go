@@ -58,7 +58,8 @@ func TestRebuildAfterALostBroker(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	testenv.Wait(t, "a part of it", func() bool {
 		var expires int64
-		row := db.SQL.QueryRowContext(t.Context(), `SELECT JSON_VALUE(CONVERT(value USING utf8mb4), '$.expires') FROM setting WHERE name = 'rebuild.place'`)
+		row := db.SQL.QueryRowContext(t.Context(), `SELECT COALESCE(MAX(JSON_VALUE(CONVERT(progress USING utf8mb4), '$.expires')), 0) FROM operation
+			WHERE done = 0 AND progress <> ''`)
 		require.NoError(t, row.Scan(&expires))
 		return expires > 0 && expires < unused
 	})

@@ -14,7 +14,6 @@ package bulk
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,58 +23,39 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/operation"
 )
 
 // Config tunes a bulk change.
 type Config struct {
-	Page  int           // coupons looked at by one statement; default 2000
-	Batch int           // coupons changed by one transaction; default 200
-	Rate  float64       // coupons changed a second at most; 0 is unbounded; default 2000
-	Lease time.Duration // how long a dead process keeps others out; default 15s
-	Most  int           // coupons at most that one operation may be about; default 5 000 000: they are held in memory
-	Tries int           // how often a row that somebody holds is tried; default 10, a second apart
+	operation.Config // default: 2000 coupons changed a second, 15s
+
+	Page  int // coupons looked at by one statement; default 2000
+	Batch int // coupons changed by one transaction; default 200
+	Most  int // coupons at most that one operation may be about; default 5 000 000: they are held in memory
+	Tries int // how often a row that somebody holds is tried; default 10, a second apart
 }
 
 // DefaultConfig gives the documented defaults.
 func DefaultConfig() Config {
-	return Config{Page: 2000, Batch: 200, Rate: 2000, Lease: 15 * time.Second, Most: 5_000_000, Tries: 10}
+	c := Config{Config: operation.DefaultConfig(), Page: 2000, Batch: 200, Most: 5_000_000, Tries: 10}
+	c.Rate = 2000
+	return c
 }
-
-// MaxRate is the highest rate, in coupons a second.
-const MaxRate = 1_000_000
 
 // Validate reports every fault, each beginning with the field's name.
 func (c Config) Validate() error {
-	var errs []error
-	between := func(field string, v, low, high int) {
-		if v < low || v > high {
-			errs = append(errs, fmt.Errorf("%s: must be between %d and %d, got %d", field, low, high, v))
-		}
-	}
-	between("page", c.Page, 1, 10_000)
-	between("batch", c.Batch, 1, 500)
-	between("most", c.Most, 1, 20_000_000)
-	between("tries", c.Tries, 1, 1000)
-	if c.Rate != 0 && !(c.Rate >= 1 && c.Rate <= MaxRate) {
-		errs = append(errs, fmt.Errorf("rate: must be between 1 and %d coupons a second, or 0 for no bound, got %g", MaxRate, c.Rate))
-	}
-	if c.Lease < time.Second || c.Lease > time.Hour {
-		errs = append(errs, fmt.Errorf("lease: must be between 1s and 1h, got %s", c.Lease))
-	}
-	return errors.Join(errs...)
+	return errors.Join(operation.Between("page", c.Page, 1, 10_000), operation.Between("batch", c.Batch, 1, 500),
+		operation.Between("most", c.Most, 1, 20_000_000), operation.Between("tries", c.Tries, 1, 1000), c.Config.Validate())
 }
 
 // Rows is what a bulk change asks of the database.
 type Rows interface {
+	operation.Rows
 	BulkPage(ctx context.Context, a *coupon.BulkAsk, from coupon.BulkPlace, limit int) (cs []coupon.Coupon, now time.Time, next coupon.BulkPlace, err error)
 	BulkBatch(ctx context.Context, h coupon.OperationHold, a *coupon.BulkAsk, ids []uint64, again bool) (
 		out []coupon.BulkOutcome, p coupon.BulkProgress, err error)
-	ClaimOperation(ctx context.Context, owner, kind string, hash [32]byte, ask []byte, fresh bool, lease time.Duration) (coupon.Operation, error)
-	MoveOperation(ctx context.Context, h coupon.OperationHold, progress []byte, done bool) error
 }
-
-// ErrRunning: another process is at the same change.
-var ErrRunning = errors.New("the same change is being made by another process")
 
 // ErrTooMany: the ask is about more coupons than one operation may be.
 var ErrTooMany = errors.New("too many coupons")
@@ -95,9 +75,6 @@ type item struct {
 	id  uint64
 }
 
-// callLimit bounds one call to the database.
-const callLimit = 30 * time.Second
-
 // Bulk is one process's work on one change.
 type Bulk struct {
 	config Config
@@ -111,11 +88,8 @@ func New(c Config, owner string, rows Rows) (*Bulk, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("bulk config: %w", err)
 	}
-	b := &Bulk{config: c, owner: owner, rows: rows, limit: rate.NewLimiter(rate.Inf, 0)}
-	if c.Rate > 0 {
-		b.config.Batch = max(1, min(c.Batch, int(c.Rate))) // a batch a second at least, or the lease would run out
-		b.limit = rate.NewLimiter(rate.Limit(c.Rate), b.config.Batch)
-	}
+	b := &Bulk{config: c, owner: owner, rows: rows}
+	b.limit, b.config.Batch = c.Pace(c.Batch)
 	return b, nil
 }
 
@@ -174,7 +148,7 @@ func answer(a *coupon.BulkAsk, c *coupon.Coupon, now time.Time) string {
 }
 
 func (b *Bulk) page(ctx context.Context, a *coupon.BulkAsk, place coupon.BulkPlace) ([]coupon.Coupon, time.Time, coupon.BulkPlace, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	ctx, cancel := context.WithTimeout(ctx, operation.CallLimit)
 	defer cancel()
 	return b.rows.BulkPage(ctx, a, place, b.config.Page)
 }
@@ -182,42 +156,26 @@ func (b *Bulk) page(ctx context.Context, a *coupon.BulkAsk, place coupon.BulkPla
 // Kind is the name of the operation in the database.
 func Kind(v coupon.Verb) string { return "bulk." + string(v) }
 
-// Claim takes the change: one that was begun and not finished is gone on with, unless fresh. ErrRunning if another process is at it;
-// the lease of one that was killed must run out first.
-func (b *Bulk) Claim(ctx context.Context, a *coupon.BulkAsk, fresh bool) (coupon.Operation, coupon.BulkProgress, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
+// Claim takes the change, and says what was changed: one that was begun and not finished is gone on with, unless fresh.
+func (b *Bulk) Claim(ctx context.Context, a *coupon.BulkAsk, fresh bool) (*operation.Work, coupon.BulkProgress, error) {
 	p := coupon.BulkProgress{}
 	kept := *a
 	kept.IDs = nil // the hash tells lists apart
-	ask, err := json.Marshal(kept)
-	if err != nil {
-		return coupon.Operation{}, p, fmt.Errorf("bulk: %w", err)
-	}
-	op, err := b.rows.ClaimOperation(ctx, b.owner, Kind(a.Verb), a.Hash(), ask, fresh, b.config.Lease)
-	switch {
-	case err != nil:
-		return op, p, err
-	case !op.Held:
-		return op, p, ErrRunning
-	case !op.Resumed || len(op.Progress) == 0:
-		return op, p, nil
-	}
-	if err := json.Unmarshal(op.Progress, &p); err != nil {
-		return op, p, fmt.Errorf("bulk: progress: %w", err)
+	w, err := operation.Claim(ctx, b.rows, b.config.Config, b.owner, operation.Ask{Kind: Kind(a.Verb), Hash: a.Hash(), Terms: kept, Fresh: fresh}, &p)
+	if err != nil || !w.Resumed {
+		return w, p, err
 	}
 	for what := range p { // what was not changed is met again, and counted then
 		if what != coupon.BulkChange {
 			delete(p, what)
 		}
 	}
-	return op, p, b.move(ctx, b.hold(op), p, false)
+	return w, p, w.Keep(ctx, p)
 }
 
 // Run changes what was found, nearest end first, and tells of each batch. However it ends, the database says how far it came. When ctx
 // ends, the batch in hand is seen to its end.
-func (b *Bulk) Run(ctx context.Context, a *coupon.BulkAsk, op coupon.Operation, p coupon.BulkProgress, f *Found, tell func(coupon.BulkProgress)) (coupon.BulkProgress, error) {
-	h := b.hold(op)
+func (b *Bulk) Run(ctx context.Context, a *coupon.BulkAsk, w *operation.Work, p coupon.BulkProgress, f *Found, tell func(coupon.BulkProgress)) (coupon.BulkProgress, error) {
 	ids := make([]uint64, len(f.items))
 	for i := range f.items {
 		ids[i] = f.items[i].id
@@ -225,7 +183,7 @@ func (b *Bulk) Run(ctx context.Context, a *coupon.BulkAsk, op coupon.Operation, 
 	var err error
 	for try := 1; len(ids) > 0 && err == nil; try++ {
 		var busy []uint64
-		if p, busy, err = b.round(ctx, h, a, ids, p, op.Resumed || try > 1, tell); err != nil {
+		if p, busy, err = b.round(ctx, w.Hold(), a, ids, p, w.Resumed || try > 1, tell); err != nil {
 			break
 		}
 		ids = busy
@@ -240,15 +198,7 @@ func (b *Bulk) Run(ctx context.Context, a *coupon.BulkAsk, op coupon.Operation, 
 			err = lifecycle.Sleep(ctx, time.Second)
 		}
 	}
-	if errors.Is(err, coupon.ErrConflict) {
-		return p, err // it is another's now
-	}
-	h.Lease = 0
-	return p, errors.Join(err, b.move(context.WithoutCancel(ctx), h, p, err == nil))
-}
-
-func (b *Bulk) hold(op coupon.Operation) coupon.OperationHold {
-	return coupon.OperationHold{Owner: b.owner, ID: op.ID, Epoch: op.Epoch, Lease: b.config.Lease}
+	return p, w.End(ctx, p, true, err)
 }
 
 // round takes every coupon once, and gives those that somebody held.
@@ -282,7 +232,7 @@ func (b *Bulk) round(ctx context.Context, h coupon.OperationHold, a *coupon.Bulk
 func (b *Bulk) batch(ctx context.Context, h coupon.OperationHold, a *coupon.BulkAsk, ids []uint64, again bool) (
 	out []coupon.BulkOutcome, p coupon.BulkProgress, err error,
 ) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	ctx, cancel := context.WithTimeout(ctx, operation.CallLimit)
 	defer cancel()
 	for began := time.Now(); ; {
 		out, p, err = b.rows.BulkBatch(ctx, h, a, ids, again)
@@ -295,17 +245,4 @@ func (b *Bulk) batch(ctx context.Context, h coupon.OperationHold, a *coupon.Bulk
 			return nil, nil, err //nolint:wrapcheck // ctx's
 		}
 	}
-}
-
-func (b *Bulk) move(ctx context.Context, h coupon.OperationHold, p coupon.BulkProgress, done bool) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	progress, err := json.Marshal(p)
-	if err != nil {
-		return fmt.Errorf("bulk: progress: %w", err)
-	}
-	if err := b.rows.MoveOperation(ctx, h, progress, done); err != nil {
-		return fmt.Errorf("store how far it came: %w", err)
-	}
-	return nil
 }

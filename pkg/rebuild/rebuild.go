@@ -12,6 +12,7 @@ package rebuild
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -23,48 +24,39 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/crash"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/operation"
 )
+
+// Kind is the name of the operation in the database.
+const Kind = "rebuild"
+
+// resumable is how long after its last step an unfinished rebuild is gone on with. What it published may be lost again
+// since, and nobody would remember: later, a new one begins.
+const resumable = time.Hour
 
 // Config tunes a rebuild.
 type Config struct {
+	operation.Config // default: unbounded, 15s
+
 	Page     int           // triggers published and confirmed at once; default 4000
-	Rate     float64       // triggers a second at most; 0, the default, is unbounded
-	Lease    time.Duration // how long a dead process keeps others out; default 15s
 	Patience time.Duration // how long a broker may refuse everything before it is given up; default 60s
 }
 
 // DefaultConfig gives the documented defaults.
 func DefaultConfig() Config {
-	return Config{Page: 4000, Lease: 15 * time.Second, Patience: time.Minute}
+	return Config{Config: operation.DefaultConfig(), Page: 4000, Patience: time.Minute}
 }
-
-// MaxRate is the highest rate, in triggers a second.
-const MaxRate = 1_000_000
 
 // Validate reports every fault, each beginning with the field's name.
 func (c Config) Validate() error {
-	var errs []error
-	if c.Page < 1 || c.Page > 10_000 {
-		errs = append(errs, fmt.Errorf("page: must be between 1 and 10000, got %d", c.Page))
-	}
-	if c.Rate != 0 && !(c.Rate >= 1 && c.Rate <= MaxRate) {
-		errs = append(errs, fmt.Errorf("rate: must be between 1 and %d triggers a second, or 0 for no bound, got %g", MaxRate, c.Rate))
-	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{{"lease", c.Lease}, {"patience", c.Patience}} {
-		if f.d < time.Second || f.d > time.Hour {
-			errs = append(errs, fmt.Errorf("%s: must be between 1s and 1h, got %s", f.name, f.d))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(operation.Between("page", c.Page, 1, 10_000), c.Config.Validate(),
+		operation.Between("patience", c.Patience, time.Second, time.Hour))
 }
 
 // Rows is what a rebuild asks of the database.
 type Rows interface {
-	ClaimRebuild(ctx context.Context, owner string, ask coupon.RebuildAsk, lease time.Duration) (coupon.RebuildClaim, error)
-	MoveRebuild(ctx context.Context, owner string, p coupon.RebuildPlace, lease time.Duration) (held bool, err error)
+	operation.Rows
+	RebuildReach(ctx context.Context) (now, until time.Time, err error)
 	RebuildPage(ctx context.Context, p coupon.RebuildPlace, limit int) ([]coupon.Timed, coupon.Cursor, time.Time, error)
 }
 
@@ -72,12 +64,6 @@ type Rows interface {
 type Deliverer interface {
 	Deliver(ctx context.Context, now time.Time, ts []coupon.Timed) []error
 }
-
-// ErrRunning: another process is at it. ErrLost: another process has taken over.
-var (
-	ErrRunning = errors.New("another rebuild is running")
-	ErrLost    = errors.New("another process has taken the rebuild over")
-)
 
 // Rebuild is one process's attempt at the installation's one rebuild.
 type Rebuild struct {
@@ -90,61 +76,78 @@ type Rebuild struct {
 	page    int
 }
 
-// New makes one; owner names this process and no other, past or present.
+// New makes one; owner names this process and no other, past or present. d may be nil for Peek alone.
 func New(c Config, owner string, rows Rows, d Deliverer, log *zap.Logger) *Rebuild {
-	r := &Rebuild{config: c, owner: owner, rows: rows, deliver: d, log: log, page: c.Page, limit: rate.NewLimiter(rate.Inf, 0)}
-	if c.Rate > 0 {
-		// A page lasts a second at most, or the lease would run out over it.
-		r.page = max(1, min(c.Page, int(c.Rate)))
-		r.limit = rate.NewLimiter(rate.Limit(c.Rate), r.page)
-	}
+	r := &Rebuild{config: c, owner: owner, rows: rows, deliver: d, log: log}
+	r.limit, r.page = c.Pace(c.Page)
 	return r
 }
 
-const callLimit = 30 * time.Second // of one call to the database
-
-// Claim takes the rebuild. The lease of a process that was killed is waited for; ErrRunning if its holder lives.
-func (r *Rebuild) Claim(ctx context.Context, ask coupon.RebuildAsk) (coupon.RebuildClaim, error) {
-	var moved time.Time
-	for {
-		c, err := r.claim(ctx, ask)
-		if err != nil || c.Held {
-			return c, err
-		}
-		if !moved.IsZero() && !c.Moved.Equal(moved) {
-			return c, ErrRunning
-		}
-		moved = c.Moved
-		// Short, so that a living holder is seen to move.
-		if err := lifecycle.Sleep(ctx, min(c.Left+time.Millisecond, time.Second)); err != nil {
-			return c, err
-		}
-	}
+// terms are kept of an ask.
+type terms struct {
+	Target string `json:"target"`
 }
 
-func (r *Rebuild) claim(ctx context.Context, ask coupon.RebuildAsk) (coupon.RebuildClaim, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+// operationOf is one for the whole installation, whatever is asked for: an unfinished one to another target is not gone on with.
+func operationOf(ask coupon.RebuildAsk) operation.Ask {
+	return operation.Ask{Kind: Kind, Terms: terms{ask.Target}, Fresh: ask.FromScratch, GoesOn: func(op coupon.Operation) bool {
+		var t terms
+		return json.Unmarshal(op.Ask, &t) == nil && t.Target == ask.Target && op.Idle < resumable
+	}}
+}
+
+// Peek says where Run would begin, and takes nothing.
+func (r *Rebuild) Peek(ctx context.Context, ask coupon.RebuildAsk) (coupon.Operation, coupon.RebuildPlace, error) {
+	var p coupon.RebuildPlace
+	op, resumed, err := operation.Peek(ctx, r.rows, operationOf(ask), &p)
+	if err != nil {
+		return op, p, err
+	}
+	now, err := r.reach(ctx, ask, &p)
+	if op.Resumed = resumed; !resumed {
+		op.Created = now
+	}
+	return op, p, err
+}
+
+// Claim takes the rebuild, and says where it stands: an unfinished one to the same target that stopped within the last hour goes on,
+// else a new one begins. The lease of a process that was killed is waited for; operation.ErrRunning if its holder lives.
+func (r *Rebuild) Claim(ctx context.Context, ask coupon.RebuildAsk) (*operation.Work, coupon.RebuildPlace, error) {
+	var p coupon.RebuildPlace
+	w, err := operation.Claim(ctx, r.rows, r.config.Config, r.owner, operationOf(ask), &p)
+	if err != nil {
+		return nil, p, err
+	}
+	now, err := r.reach(ctx, ask, &p)
+	if !w.Resumed {
+		w.Created = now
+	}
+	return w, p, err
+}
+
+// reach fills in what depends on the instant.
+func (r *Rebuild) reach(ctx context.Context, ask coupon.RebuildAsk, p *coupon.RebuildPlace) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, operation.CallLimit)
 	defer cancel()
-	return r.rows.ClaimRebuild(ctx, r.owner, ask, r.config.Lease)
+	now, until, err := r.rows.RebuildReach(ctx)
+	p.Until, p.Since = until, now.Add(-ask.Grace)
+	return now, err
 }
 
 // Run publishes from the claimed place to the end, and tells of each page. However it ends, the place says how far it
 // came, and the claim is given back. When ctx ends, the page in hand is seen to its end.
-func (r *Rebuild) Run(ctx context.Context, p coupon.RebuildPlace, tell func(coupon.RebuildPlace)) (coupon.RebuildPlace, error) {
+func (r *Rebuild) Run(ctx context.Context, w *operation.Work, p coupon.RebuildPlace, tell func(coupon.RebuildPlace)) (coupon.RebuildPlace, error) {
 	var err error
 	for err == nil && !p.Done {
-		if err = r.step(ctx, &p); err == nil {
+		if err = r.step(ctx, w, &p); err == nil {
 			tell(p)
 		}
 	}
-	if !errors.Is(err, ErrLost) {
-		err = errors.Join(err, r.move(context.WithoutCancel(ctx), p, 0))
-	}
-	return p, err
+	return p, w.End(ctx, p, p.Done, err)
 }
 
 // step publishes a page, or goes from locks to the unused, or ends it.
-func (r *Rebuild) step(ctx context.Context, p *coupon.RebuildPlace) error {
+func (r *Rebuild) step(ctx context.Context, w *operation.Work, p *coupon.RebuildPlace) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -159,7 +162,7 @@ func (r *Rebuild) step(ctx context.Context, p *coupon.RebuildPlace) error {
 	read := time.Now()
 	to := *p
 	if len(ts) > 0 {
-		if err := r.publish(ctx, *p, now, read, ts); err != nil {
+		if err := r.publish(ctx, w, *p, now, read, ts); err != nil {
 			return err
 		}
 		to.Cursor = next
@@ -175,36 +178,22 @@ func (r *Rebuild) step(ctx context.Context, p *coupon.RebuildPlace) error {
 	if to.Cursor.At.Before(to.Since) {
 		to.Cursor = coupon.Cursor{At: to.Since}
 	}
-	if err := r.move(context.WithoutCancel(ctx), to, r.config.Lease); err != nil {
-		return err
+	if err := w.Keep(ctx, to); err != nil {
+		return err //nolint:wrapcheck // says what it does
 	}
 	*p = to
 	return nil
 }
 
 func (r *Rebuild) read(ctx context.Context, p coupon.RebuildPlace) ([]coupon.Timed, coupon.Cursor, time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	ctx, cancel := context.WithTimeout(ctx, operation.CallLimit)
 	defer cancel()
 	return r.rows.RebuildPage(ctx, p, r.page)
 }
 
-func (r *Rebuild) move(ctx context.Context, p coupon.RebuildPlace, lease time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	held, err := r.rows.MoveRebuild(ctx, r.owner, p, lease)
-	switch {
-	case err != nil:
-		return fmt.Errorf("store the place: %w", err)
-	case !held:
-		return ErrLost
-	default:
-		return nil
-	}
-}
-
 // publish hands the triggers over until the broker has confirmed all. Those that it refuses are sent again, for as long
 // as patience lasts without one going through; the lease is kept meanwhile.
-func (r *Rebuild) publish(ctx context.Context, p coupon.RebuildPlace, now, read time.Time, ts []coupon.Timed) error {
+func (r *Rebuild) publish(ctx context.Context, w *operation.Work, p coupon.RebuildPlace, now, read time.Time, ts []coupon.Timed) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	progress, kept, told := time.Now(), time.Now(), false
@@ -240,8 +229,8 @@ func (r *Rebuild) publish(ctx context.Context, p coupon.RebuildPlace, now, read 
 			return err
 		}
 		if time.Since(kept) > r.config.Lease/3 {
-			if err := r.move(ctx, p, r.config.Lease); err != nil {
-				return err
+			if err := w.Keep(ctx, p); err != nil {
+				return err //nolint:wrapcheck // says what it does
 			}
 			kept = time.Now()
 		}

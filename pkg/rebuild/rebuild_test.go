@@ -14,6 +14,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/operation"
 	"github.com/lapsehq/lapse/pkg/rebuild"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/testenv"
@@ -80,12 +81,20 @@ func config(page int) rebuild.Config {
 func run(t testing.TB, s *store.Store, owner string, r *receiver, ask coupon.RebuildAsk, page int) coupon.RebuildPlace {
 	t.Helper()
 	b := rebuild.New(config(page), owner, s, r, testenv.Log(t))
-	c, err := b.Claim(t.Context(), ask)
+	w, place, err := b.Claim(t.Context(), ask)
 	require.NoError(t, err)
-	place, err := b.Run(t.Context(), c.Place, func(coupon.RebuildPlace) {})
+	place, err = b.Run(t.Context(), w, place, func(coupon.RebuildPlace) {})
 	require.NoError(t, err)
 	require.True(t, place.Done)
 	return place
+}
+
+// peek says whether an unfinished one would be gone on with, and where.
+func peek(t testing.TB, s *store.Store, ask coupon.RebuildAsk) (resumed bool, place coupon.RebuildPlace) {
+	t.Helper()
+	op, place, err := rebuild.New(config(1), "", s, nil, testenv.Log(t)).Peek(t.Context(), ask)
+	require.NoError(t, err)
+	return op.Resumed, place
 }
 
 func TestPublishesWhatWaitsAndNothingElse(t *testing.T) {
@@ -104,14 +113,13 @@ func TestPublishesWhatWaitsAndNothingElse(t *testing.T) {
 	plant(t, d, 901, 1, coupon.Unused, func(int) int { return 600 })
 	d.Exec(t, `UPDATE coupon SET expires_at = '9999-12-31', due_at = '9999-12-31' WHERE id = 901`)
 
-	c, err := s.PeekRebuild(t.Context(), ask)
-	require.NoError(t, err)
-	n, err := s.RebuildCounts(t.Context(), c.Place)
+	_, place := peek(t, s, ask)
+	n, err := s.RebuildCounts(t.Context(), place)
 	require.NoError(t, err)
 	require.Equal(t, coupon.RebuildCounts{Unlocks: 120, Expires: 285, Overdue: 10}, n)
 
 	r := newReceiver()
-	place := run(t, s, "a", r, ask, 100)
+	place = run(t, s, "a", r, ask, 100)
 	require.Equal(t, [2]int64{120, 285}, [2]int64{place.Unlocks, place.Expires})
 	require.Len(t, r.got, 405)
 	for key, times := range r.got {
@@ -168,9 +176,9 @@ func TestGoesOnWhereItStood(t *testing.T) {
 	dead, die := context.WithCancelCause(t.Context())
 	killed := errors.New("killed")
 	b := rebuild.New(config(50), "a", s, r, testenv.Log(t))
-	c, err := b.Claim(t.Context(), ask)
+	w, place, err := b.Claim(t.Context(), ask)
 	require.NoError(t, err)
-	place, err := b.Run(dead, c.Place, func(p coupon.RebuildPlace) {
+	place, err = b.Run(dead, w, place, func(p coupon.RebuildPlace) {
 		if p.Expires == 300 {
 			die(killed)
 		}
@@ -178,23 +186,20 @@ func TestGoesOnWhereItStood(t *testing.T) {
 	require.ErrorIs(t, err, killed)
 	require.Equal(t, [2]int64{100, 300}, [2]int64{place.Unlocks, place.Expires})
 
-	peek, err := s.PeekRebuild(t.Context(), ask)
-	require.NoError(t, err)
-	require.True(t, peek.Resumed)
+	resumed, _ := peek(t, s, ask)
+	require.True(t, resumed)
 	for name, other := range map[string]coupon.RebuildAsk{
 		"another target": {Target: "q at broker/v"}, "from scratch": {Target: ask.Target, FromScratch: true},
 	} {
-		peek, err := s.PeekRebuild(t.Context(), other)
-		require.NoError(t, err)
-		require.False(t, peek.Resumed, name)
-		require.Zero(t, peek.Place.Expires, name)
+		resumed, from := peek(t, s, other)
+		require.False(t, resumed, name)
+		require.Zero(t, from.Expires, name)
 	}
 
-	d.Exec(t, `UPDATE setting SET updated_at = updated_at - INTERVAL 1 HOUR WHERE name = 'rebuild.place'`)
-	peek, err = s.PeekRebuild(t.Context(), ask)
-	require.NoError(t, err)
-	require.False(t, peek.Resumed, "who knows what was lost since")
-	d.Exec(t, `UPDATE setting SET updated_at = updated_at + INTERVAL 1 HOUR WHERE name = 'rebuild.place'`)
+	d.Exec(t, `UPDATE operation SET updated_at = updated_at - INTERVAL 1 HOUR`)
+	resumed, _ = peek(t, s, ask)
+	require.False(t, resumed, "who knows what was lost since")
+	d.Exec(t, `UPDATE operation SET updated_at = updated_at + INTERVAL 1 HOUR`)
 
 	place = run(t, s, "b", r, ask, 50)
 	require.Equal(t, [2]int64{100, 1000}, [2]int64{place.Unlocks, place.Expires})
@@ -204,31 +209,13 @@ func TestGoesOnWhereItStood(t *testing.T) {
 	}
 }
 
-// A process that was killed holds its lease for a while, and then another goes on; one that lives keeps others out.
+// There is one in the installation, whatever it is to do.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	d := testenv.NewDatabase(t)
 	s := d.Store(t)
-	plant(t, d, 1, 10, coupon.Unused, func(int) int { return 600 })
-	c, err := s.ClaimRebuild(t.Context(), "dead", ask, time.Second)
+	w, place, err := rebuild.New(config(5), "a", s, newReceiver(), testenv.Log(t)).Claim(t.Context(), ask)
 	require.NoError(t, err)
-	require.True(t, c.Held)
-	other, err := s.ClaimRebuild(t.Context(), "b", ask, time.Second)
-	require.NoError(t, err)
-	require.False(t, other.Held)
-	require.Positive(t, other.Left)
-
-	// It waits for the lease, takes over, and the dead one, if it wakes, must stop.
-	b := rebuild.New(config(5), "b", s, newReceiver(), testenv.Log(t))
-	claim, err := b.Claim(t.Context(), ask)
-	require.NoError(t, err)
-	require.True(t, claim.Resumed)
-	held, err := s.MoveRebuild(t.Context(), "dead", c.Place, time.Second)
-	require.NoError(t, err)
-	require.False(t, held)
-
-	// A living one moves.
-	place := claim.Place
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -239,15 +226,15 @@ func TestOneAtATime(t *testing.T) {
 			case <-stop:
 				return
 			case <-tick.C:
-				_, err := s.MoveRebuild(t.Context(), "b", place, time.Second)
-				require.NoError(t, err)
+				require.NoError(t, w.Keep(t.Context(), place))
 			}
 		}
 	})
-	_, err = rebuild.New(config(5), "c", s, newReceiver(), testenv.Log(t)).Claim(t.Context(), ask)
+	other := coupon.RebuildAsk{Target: "q at broker/v", FromScratch: true}
+	_, _, err = rebuild.New(config(5), "b", s, newReceiver(), testenv.Log(t)).Claim(t.Context(), other)
 	close(stop)
 	wg.Wait()
-	require.ErrorIs(t, err, rebuild.ErrRunning)
+	require.ErrorIs(t, err, operation.ErrRunning)
 }
 
 // What the broker refuses is sent again, and nothing else; the place moves only when all of a page is confirmed.
@@ -280,21 +267,20 @@ func TestABrokerThatRefuses(t *testing.T) {
 		return errs
 	}
 	b := rebuild.New(config(40), "b", s, r, testenv.Log(t))
-	c, err := b.Claim(t.Context(), ask)
+	w, place, err := b.Claim(t.Context(), ask)
 	require.NoError(t, err)
-	place, err := b.Run(t.Context(), c.Place, func(coupon.RebuildPlace) {})
+	place, err = b.Run(t.Context(), w, place, func(coupon.RebuildPlace) {})
 	require.ErrorIs(t, err, errAway)
 	require.Zero(t, place.Expires)
 	require.Empty(t, r.got)
-	peek, err := s.PeekRebuild(t.Context(), ask)
-	require.NoError(t, err)
-	require.True(t, peek.Resumed)
+	resumed, _ := peek(t, s, ask)
+	require.True(t, resumed)
 }
 
 func TestConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, rebuild.DefaultConfig().Validate())
-	err := rebuild.Config{Page: 0, Rate: 0.5, Lease: 0, Patience: 2 * time.Hour}.Validate()
+	err := rebuild.Config{Config: operation.Config{Rate: 0.5}, Patience: 2 * time.Hour}.Validate()
 	for _, text := range []string{"page: ", "rate: ", "lease: ", "patience: "} {
 		require.ErrorContains(t, err, text)
 	}

@@ -12,7 +12,8 @@ import (
 
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtOperationLast = define("operation.last", `SELECT id, progress, epoch, created_at, updated_at, owner, lease_until > UTC_TIMESTAMP(3) FROM operation
+	stmtOperationLast = define("operation.last", `SELECT id, ask, progress, epoch, created_at, updated_at, owner,
+		TIMESTAMPDIFF(MICROSECOND, updated_at, UTC_TIMESTAMP(3)), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), lease_until) FROM operation
 		WHERE kind = ? AND ask_hash = ? AND done = 0 ORDER BY id DESC LIMIT 1`)
 	stmtOperationAdd = define("operation.add", `INSERT INTO operation (kind, ask_hash, ask, progress, done, owner, lease_until, epoch, created_at, updated_at)
 		VALUES (?,?,?,'',0,?,UTC_TIMESTAMP(3) + INTERVAL ? MICROSECOND,1,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3))`)
@@ -29,18 +30,21 @@ var errOperationLost = fmt.Errorf("another process has taken it over: %w", coupo
 
 // PeekOperation looks for the unfinished work of that kind and ask; false: there is none.
 func (s *Store) PeekOperation(ctx context.Context, kind string, hash [sha256.Size]byte) (coupon.Operation, bool, error) {
-	op, _, _, err := s.lastOperation(ctx, s.sql, kind, hash)
+	op, _, err := s.lastOperation(ctx, s.sql, kind, hash)
 	if errors.Is(err, coupon.ErrNotFound) {
 		return op, false, nil
 	}
 	return op, err == nil, err
 }
 
-func (s *Store) lastOperation(ctx context.Context, q querier, kind string, hash [sha256.Size]byte) (op coupon.Operation, owner string, alive bool, err error) {
+func (s *Store) lastOperation(ctx context.Context, q querier, kind string, hash [sha256.Size]byte) (op coupon.Operation, owner string, err error) {
 	op.Kind = kind
 	var name []byte
-	err = s.queryRow(ctx, q, stmtOperationLast, []any{&op.ID, &op.Progress, &op.Epoch, &op.Created, &op.Moved, &name, &alive}, kind, hash[:])
-	return op, string(name), alive, err
+	var idle, left int64
+	err = s.queryRow(ctx, q, stmtOperationLast,
+		[]any{&op.ID, &op.Ask, &op.Progress, &op.Epoch, &op.Created, &op.Moved, &name, &idle, &left}, kind, hash[:])
+	op.Idle, op.Left = time.Duration(idle)*time.Microsecond, max(0, time.Duration(left)*time.Microsecond)
+	return op, string(name), err
 }
 
 // ClaimOperation takes the unfinished work of that kind and ask, or begins it; ask is kept for whoever looks. With fresh what was
@@ -48,13 +52,13 @@ func (s *Store) lastOperation(ctx context.Context, q querier, kind string, hash 
 func (s *Store) ClaimOperation(ctx context.Context, owner, kind string, hash [sha256.Size]byte, ask []byte, fresh bool, lease time.Duration) (coupon.Operation, error) {
 	var op coupon.Operation
 	err := s.tx(ctx, "claim "+kind, func(ctx context.Context, tx *txn) error {
-		last, holder, alive, err := s.lastOperation(ctx, tx, kind, hash)
+		last, holder, err := s.lastOperation(ctx, tx, kind, hash)
 		op = last
 		switch {
 		case errors.Is(err, coupon.ErrNotFound):
 		case err != nil:
 			return err
-		case alive && holder != "" && holder != owner:
+		case last.Left > 0 && holder != owner:
 			return nil
 		case fresh:
 			if _, err := s.exec(ctx, tx, stmtOperationDrop, last.ID, last.Epoch); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/client"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -179,7 +180,7 @@ func (b *bench) busy(ctx context.Context) (m metrics, err error) {
 	}
 	defer k.api.Close()
 	due := c.due.Add(-ahead)
-	if err := pause(ctx, time.Until(due.Add(-apiBefore))); err != nil {
+	if err := lifecycle.Sleep(ctx, time.Until(due.Add(-apiBefore))); err != nil {
 		return nil, err
 	}
 	drained, over := make(chan struct{}), make(chan struct{})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -111,14 +112,14 @@ func (b *bench) idle(ctx context.Context) (metrics, error) {
 		return nil, err
 	}
 	span := min(idleMost, b.cfg.Steady)
-	if err := pause(ctx, min(idleSettles, span)); err != nil {
+	if err := lifecycle.Sleep(ctx, min(idleSettles, span)); err != nil {
 		return nil, err
 	}
 	before, start, err := s.busyness(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, span); err != nil {
+	if err := lifecycle.Sleep(ctx, span); err != nil {
 		return nil, err
 	}
 	after, end, err := s.busyness(ctx)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 // What the rivals have in common. Each of them does what the fleet does, as its users would write it: in one transaction the state, a
@@ -178,7 +179,7 @@ func (st *stage) relay(ctx context.Context) error {
 		if n == relayBatch {
 			continue
 		}
-		if err := pause(ctx, relayPoll); err != nil {
+		if err := lifecycle.Sleep(ctx, relayPoll); err != nil {
 			return nil //nolint:nilerr // it was told to stop
 		}
 	}
@@ -211,17 +212,6 @@ func (st *stage) relayOnce(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("relaying: %w", err)
 	}
 	return len(ids), nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }
 
 // rival measures one: schedule tells it of every coupon before the end, work does its work until ctx ends.

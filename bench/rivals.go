@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 )
 
 const (
@@ -139,7 +140,7 @@ func (b *bench) zset(n int) func(context.Context) (metrics, error) {
 			if err := st.poll(ctx, rdb, c); err != nil && ctx.Err() == nil {
 				return err
 			}
-			if pause(ctx, zsetSleep) != nil {
+			if lifecycle.Sleep(ctx, zsetSleep) != nil {
 				return nil
 			}
 		}
@@ -252,7 +253,7 @@ func (b *bench) cron(n int) func(context.Context) (metrics, error) {
 	schedule := func(context.Context, *stage, crop) error { return nil }
 	work := func(ctx context.Context, st *stage, c crop) error {
 		for tick := c.due.Add(b.cfg.CronEvery / 2); ; tick = tick.Add(b.cfg.CronEvery) {
-			if pause(ctx, time.Until(tick)) != nil {
+			if lifecycle.Sleep(ctx, time.Until(tick)) != nil {
 				return nil
 			}
 			for {

@@ -51,10 +51,10 @@ func TestLazyTriggersOverARealBroker(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	address.Host = proxy.Addr()
 	publisher := client(address.String()).NewPublisher()
-	run(t, publisher.Run)
+	testenv.Run(t, publisher.Run)
 	require.NoError(t, publisher.WaitReady(ctx))
 	w := newAside(t, publisher, l)
-	run(t, w.Run)
+	testenv.Run(t, w.Run)
 
 	arrived := make(chan coupon.Trigger, 64)
 	consumer, err := direct.NewConsumer(broker.ConsumerOptions{
@@ -73,7 +73,7 @@ func TestLazyTriggersOverARealBroker(t *testing.T) {
 		},
 	})
 	require.NoError(t, err)
-	run(t, consumer.Run)
+	testenv.Run(t, consumer.Run)
 	next := func() coupon.Trigger {
 		select {
 		case got := <-arrived:
@@ -126,21 +126,4 @@ func TestLazyTriggersOverARealBroker(t *testing.T) {
 	w.Seen(now, ended(8, now))
 	for next().CouponID != 8 { // what was in the buffer may come, too
 	}
-}
-
-// run starts a component; the test's end stops it and waits.
-func run(t testing.TB, run func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			require.NoError(t, err)
-		case <-time.After(patience):
-			require.Fail(t, "a component does not stop")
-		}
-	})
 }

@@ -51,7 +51,7 @@ func (s *shop) open(a *api.API) {
 	s.url = "http://127.0.0.1:" + strconv.Itoa(a.Port())
 	transport := &http.Transport{MaxIdleConnsPerHost: 512}
 	s.client = &http.Client{Timeout: patience, Transport: transport}
-	run(s, a.Run)
+	testenv.Run(s, a.Run)
 	s.Cleanup(transport.CloseIdleConnections)
 }
 

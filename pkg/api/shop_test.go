@@ -48,7 +48,7 @@ func newShop(t testing.TB, change ...func(*api.Config, *store.Config)) *shop {
 	}
 	s.store = s.db.Store(t)
 	w := newAside(t, s.bell, smallLadder(t, "t"))
-	run(t, w.Run)
+	testenv.Run(t, w.Run)
 	s.reg = w.reg
 	a, err := api.New(c, api.Deps{
 		Templates: s.store, Checkout: s.store, Coupons: s.store, Wallets: s.store, Aside: w.Aside, Grants: s.store, Stats: s.store, Keys: s.store,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -55,30 +54,13 @@ func newWorld(t *testing.T) *world {
 		T: t, db: testenv.NewDatabase(t), redis: testenv.Redis(t), heard: map[string]int{}, early: map[string]time.Duration{}, due: map[string]time.Time{},
 	}
 	w.store = w.db.Store(t)
-	lc := ladder.DefaultConfig()
-	lc.Prefix, lc.GroupSize = testenv.Prefix(t), 1
-	lc.Levels = []ladder.Level{{Name: "m", Unit: time.Minute, Digits: 5}, {Name: "s", Unit: time.Second, Digits: 59}}
+	y := testenv.NewTopology(t, ladder.Level{Name: "m", Unit: time.Minute, Digits: 5}, ladder.Level{Name: "s", Unit: time.Second, Digits: 59})
+	w.ladder, w.publisher = y.Ladder, y.Publisher
 	var err error
-	w.ladder, err = ladder.New(lc)
-	require.NoError(t, err)
 	w.codec, err = event.NewCodec(testenv.Installation)
-	require.NoError(t, err)
-	bc := broker.DefaultConfig()
-	bc.URL, bc.ManagementURL, bc.Name = secret.New(os.Getenv("TEST_AMQP_URL")), secret.New(os.Getenv("TEST_MANAGEMENT_URL")), "test"
-	plan := w.ladder.Plan()
-	client, err := broker.New(bc, broker.Options{Role: "test", Plan: plan, Log: zap.NewNop(), Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	require.NoError(t, client.Declare(ctx, plan))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, client.Delete(ctx, plan))
-	})
-	w.publisher = client.NewPublisher()
-	w.run(w.publisher.Run)
-	require.NoError(t, w.publisher.WaitReady(ctx))
 	w.read = time.Now()
 	w.base, err = w.store.Now(ctx)
 	require.NoError(t, err)
@@ -86,7 +68,7 @@ func newWorld(t *testing.T) *world {
 		Name: "t", Rule: coupon.Rule{Kind: coupon.RuleNever}, Terms: coupon.Terms{Value: 500, Currency: "CNY", Precision: coupon.Exact},
 	})
 	require.NoError(t, err)
-	w.consume(client)
+	w.consume(y.Client)
 	return w
 }
 
@@ -128,20 +110,7 @@ func (w *world) note(batch []broker.Delivery) {
 // run starts a component; the function stops it and waits, as the test's end does.
 func (w *world) run(run func(context.Context) error) (stop func()) {
 	w.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			require.NoError(w, err)
-		case <-time.After(patience):
-			require.Fail(w, "a component does not stop")
-		}
-	})
-	w.Cleanup(stop)
-	return stop
+	return testenv.Run(w, run)
 }
 
 func (w *world) now() time.Time {

@@ -3,7 +3,7 @@ package expiry_test
 import (
 	"context"
 	"fmt"
-	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +19,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/outbox"
-	"github.com/lapsehq/lapse/pkg/secret"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
@@ -39,45 +38,24 @@ func newFleet(t *testing.T, gate map[string]<-chan struct{}) *fleet {
 	t.Helper()
 	f := &fleet{T: t, db: testenv.NewDatabase(t)}
 	f.store = f.db.Store(t)
-	lc := ladder.DefaultConfig()
-	lc.Prefix, lc.GroupSize = testenv.Prefix(t), 1
-	lc.Levels = []ladder.Level{{Name: "s", Unit: time.Second, Digits: 12}}
-	var err error
-	f.ladder, err = ladder.New(lc)
-	require.NoError(t, err)
-	bc := broker.DefaultConfig()
-	bc.URL, bc.ManagementURL, bc.Name = secret.New(os.Getenv("TEST_AMQP_URL")), secret.New(os.Getenv("TEST_MANAGEMENT_URL")), "test"
-	plan := f.ladder.Plan()
-	client, err := broker.New(bc, broker.Options{Role: "test", Plan: plan, Log: zap.NewNop(), Registerer: prometheus.NewRegistry()})
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	require.NoError(t, client.Declare(ctx, plan))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, client.Delete(ctx, plan))
-	})
-	publisher := client.NewPublisher()
-	f.run(publisher.Run)
-	require.NoError(t, publisher.WaitReady(ctx))
-
+	y := testenv.NewTopology(t, ladder.Level{Name: "s", Unit: time.Second, Digits: 12})
+	f.ladder = y.Ladder
 	codec, err := event.NewCodec(testenv.Installation)
 	require.NoError(t, err)
-	route := delay.NewLadder(f.ladder, publisher)
+	route := delay.NewLadder(f.ladder, y.Publisher)
 	relay, err := outbox.New(outbox.DefaultConfig(), outbox.Deps{
-		Owner: "relay", Store: f.store, Delay: route, Events: publisher, Exchange: f.ladder.Events(), Wake: f.store.OutboxWritten(), Log: zap.NewNop(),
+		Owner: "relay", Store: f.store, Delay: route, Events: y.Publisher, Exchange: f.ladder.Events(), Wake: f.store.OutboxWritten(), Log: zap.NewNop(),
 	})
 	require.NoError(t, err)
-	f.run(relay.Run)
+	testenv.Run(t, relay.Run)
 	c := expiry.DefaultConfig()
 	core := expiry.NewCore(f.store, clock.NewGuard(c.ClockAhead, time.Now), prometheus.NewRegistry())
 	h := expiry.NewHandler(core, route, codec, expiry.NewLimiter(c), zap.NewNop())
 	for _, queue := range f.ladder.DueQueues() {
-		consumer, err := client.NewConsumer(broker.ConsumerOptions{
-			Config: c.Consumer, Queue: queue, Ready: f.store.Ping, Publisher: publisher, ParkExchange: f.ladder.ParkExchange(),
+		consumer, err := y.Client.NewConsumer(broker.ConsumerOptions{
+			Config: c.Consumer, Queue: queue, Ready: f.store.Ping, Publisher: y.Publisher, ParkExchange: f.ladder.ParkExchange(),
 			Handler: func(ctx context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
-				if g := gate[queue[len(lc.Prefix)+1:]]; g != nil {
+				if g := gate[strings.TrimPrefix(queue, f.ladder.Prefix()+".")]; g != nil {
 					select {
 					case <-g:
 					case <-ctx.Done():
@@ -88,19 +66,9 @@ func newFleet(t *testing.T, gate map[string]<-chan struct{}) *fleet {
 			},
 		})
 		require.NoError(t, err)
-		f.run(consumer.Run)
+		testenv.Run(t, consumer.Run)
 	}
 	return f
-}
-
-func (f *fleet) run(run func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	f.Cleanup(func() {
-		cancel()
-		require.NoError(f, <-ended)
-	})
 }
 
 // issue grants n coupons of a class; the keys are chosen so that the offset lies within most.

@@ -1,9 +1,7 @@
 package issuance_test
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +15,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/issuance"
 	"github.com/lapsehq/lapse/pkg/ladder"
-	"github.com/lapsehq/lapse/pkg/secret"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
@@ -39,51 +36,12 @@ func newWalk(t *testing.T) *walk {
 	t.Helper()
 	w := &walk{db: testenv.NewDatabase(t)}
 	w.store = w.db.Store(t)
-	lc := ladder.DefaultConfig()
-	lc.Prefix = testenv.Prefix(t)
-	lc.Levels = []ladder.Level{{Name: "s", Unit: time.Second, Digits: 1}}
-	lc.GroupSize = 1
+	y := testenv.NewTopology(t, ladder.Level{Name: "s", Unit: time.Second, Digits: 1})
+	w.ladder, w.client, w.publisher = y.Ladder, y.Client, y.Publisher
 	var err error
-	w.ladder, err = ladder.New(lc)
-	require.NoError(t, err)
 	w.codec, err = event.NewCodec(testenv.Installation)
 	require.NoError(t, err)
-	c := broker.DefaultConfig()
-	c.URL, c.ManagementURL, c.Name = secret.New(os.Getenv("TEST_AMQP_URL")), secret.New(os.Getenv("TEST_MANAGEMENT_URL")), "test"
-	plan := w.ladder.Plan()
-	w.client, err = broker.New(c, broker.Options{Role: "test", Plan: plan, Log: zap.NewNop(), Registerer: prometheus.NewRegistry()})
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	require.NoError(t, w.client.Declare(ctx, plan))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, w.client.Delete(ctx, plan))
-	})
-	w.publisher = w.client.NewPublisher()
-	w.run(t, w.publisher.Run)
-	require.NoError(t, w.publisher.WaitReady(ctx))
 	return w
-}
-
-// run starts a component that ends with the test.
-func (w *walk) run(t *testing.T, run func(context.Context) error) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		require.NoError(t, <-ended)
-	}
-	t.Cleanup(stop)
-	return stop
 }
 
 // consumer is a publisher pod's issuance.
@@ -96,7 +54,7 @@ func (w *walk) consumer(t *testing.T, c issuance.Config) (stop func()) {
 		Publisher: w.publisher, ParkExchange: w.ladder.ParkExchange(),
 	})
 	require.NoError(t, err)
-	return w.run(t, k.Run)
+	return testenv.Run(t, k.Run)
 }
 
 func (w *walk) publish(t *testing.T, contentType string, bodies ...[]byte) {

@@ -3,7 +3,6 @@ package ledger_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/ledger"
-	"github.com/lapsehq/lapse/pkg/secret"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
@@ -36,41 +34,9 @@ func newWalk(t *testing.T) *walk {
 	t.Helper()
 	w := &walk{db: testenv.NewDatabase(t)}
 	w.store = w.db.Store(t)
-	lc := ladder.DefaultConfig()
-	lc.Prefix, lc.GroupSize = testenv.Prefix(t), 1
-	lc.Levels = []ladder.Level{{Name: "s", Unit: time.Second, Digits: 1}}
-	var err error
-	w.ladder, err = ladder.New(lc)
-	require.NoError(t, err)
-	c := broker.DefaultConfig()
-	c.URL, c.ManagementURL, c.Name = secret.New(os.Getenv("TEST_AMQP_URL")), secret.New(os.Getenv("TEST_MANAGEMENT_URL")), "test"
-	plan := w.ladder.Plan()
-	w.client, err = broker.New(c, broker.Options{Role: "test", Plan: plan, Log: zap.NewNop(), Registerer: prometheus.NewRegistry()})
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	require.NoError(t, w.client.Declare(ctx, plan))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, w.client.Delete(ctx, plan))
-	})
-	w.publisher = w.client.NewPublisher()
-	w.run(t, w.publisher.Run)
-	require.NoError(t, w.publisher.WaitReady(ctx))
+	y := testenv.NewTopology(t, ladder.Level{Name: "s", Unit: time.Second, Digits: 1})
+	w.ladder, w.client, w.publisher = y.Ladder, y.Client, y.Publisher
 	return w
-}
-
-// run starts a component that ends with the test.
-func (w *walk) run(t *testing.T, run func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
 }
 
 // pod is a publisher's ledger: consumer, seeding and housekeeping.
@@ -85,9 +51,9 @@ func (w *walk) pod(t *testing.T) {
 		Publisher: w.publisher, ParkExchange: w.ladder.ParkExchange(),
 	})
 	require.NoError(t, err)
-	w.run(t, l.Run)
-	w.run(t, k.Run)
-	w.run(t, func(ctx context.Context) error { return l.Seed(ctx, k.Ready) })
+	testenv.Run(t, l.Run)
+	testenv.Run(t, k.Run)
+	testenv.Run(t, func(ctx context.Context) error { return l.Seed(ctx, k.Ready) })
 }
 
 // publish sends events that the outbox holds, as its relay would.

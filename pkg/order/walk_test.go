@@ -80,7 +80,7 @@ func TestTheOrderOfArrivalDoesNotMatter(t *testing.T) {
 	w.publish(t, events...)
 	c := order.DefaultConfig()
 	c.Batch = 16 // and one after the other: the order of arrival is the order of the queue
-	w.consumer(t, w.client, w.publisher, c)
+	w.consumer(t, w.Client, w.Publisher, c)
 	w.drained(t)
 	for _, s := range scenarios {
 		require.Equal(t, s.want, w.status(t, s.id), s.name)
@@ -130,8 +130,8 @@ func TestEachPaymentThatCannotHaveItsCouponIsTold(t *testing.T) {
 			event.Order{Type: event.TypeOrderPaid, OrderID: "c", UserID: "thief", CouponIDs: ids[2:]},
 		)
 	}
-	w.consumer(t, w.client, w.publisher, order.DefaultConfig())
-	w.consumer(t, w.client, w.publisher, order.DefaultConfig()) // another pod
+	w.consumer(t, w.Client, w.Publisher, order.DefaultConfig())
+	w.consumer(t, w.Client, w.Publisher, order.DefaultConfig()) // another pod
 	w.drained(t)
 	require.Equal(t, coupon.Locked, w.status(t, ids[0]))
 	require.Equal(t, coupon.Used, w.status(t, ids[1]), "each stands by itself")
@@ -190,16 +190,16 @@ func TestAHangingTransactionDelaysItsCouponAlone(t *testing.T) {
 	// As plain data, so that the routing key alone says what it is, and once more while it waits.
 	for range 2 {
 		w.send(t, broker.Message{
-			Exchange: w.ladder.Orders(), Key: event.KeyOrderPaid, ID: "held", Mandatory: true,
+			Exchange: w.Ladder.Orders(), Key: event.KeyOrderPaid, ID: "held", Mandatory: true,
 			Body: fmt.Appendf(nil, `{"order_id":"o0","coupon_ids":[%d]}`, ids[0]),
 		})
 	}
 	for i, id := range ids[1:] {
 		w.publish(t, event.Order{Type: event.TypeOrderPaid, OrderID: fmt.Sprintf("o%d", i+1), UserID: "u", CouponIDs: []uint64{id}})
 	}
-	w.consumer(t, w.client, w.publisher, order.DefaultConfig())
+	w.consumer(t, w.Client, w.Publisher, order.DefaultConfig())
 	testenv.Wait(t, "the others", func() bool { return w.db.Int(t, `SELECT COUNT(*) FROM coupon WHERE status = 3`) == 39 })
-	testenv.Wait(t, "it to wait on the ladder", func() bool { return w.depth(t, w.ladder.WaitQueue("s", 1, 0)) > 0 })
+	testenv.Wait(t, "it to wait on the ladder", func() bool { return w.depth(t, w.Ladder.WaitQueue("s", 1, 0)) > 0 })
 	require.NoError(t, tx.Rollback())
 	testenv.Wait(t, "it, too", func() bool { return w.status(t, ids[0]) == coupon.Used })
 	w.drained(t)
@@ -215,8 +215,8 @@ func TestOrdersWaitWhileTheDatabaseIsAway(t *testing.T) {
 	for i, id := range ids {
 		w.publish(t, event.Order{Type: event.TypeOrderPaid, OrderID: fmt.Sprint(i), CouponIDs: []uint64{id}})
 	}
-	w.consumer(t, w.client, w.publisher, order.DefaultConfig())
-	testenv.Wait(t, "the queue to be seen and put back", func() bool { return w.depth(t, w.ladder.Orders()) == 20 })
+	w.consumer(t, w.Client, w.Publisher, order.DefaultConfig())
+	testenv.Wait(t, "the queue to be seen and put back", func() bool { return w.depth(t, w.Ladder.Orders()) == 20 })
 	w.db.Exec(t, `RENAME TABLE coupon_away TO coupon`)
 	testenv.Wait(t, "20 redemptions", func() bool { return w.db.Int(t, `SELECT COUNT(*) FROM coupon WHERE status = 3`) == 20 })
 	w.drained(t)
@@ -232,7 +232,7 @@ func TestACutConnectionLosesAndRepeatsNothing(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	target.Host = proxy.Addr()
-	client := w.newClient(t, target.String())
+	client := w.NewClient(t, target.String())
 
 	const n = 400
 	ids := w.coupons(t, n)
@@ -250,7 +250,7 @@ func TestACutConnectionLosesAndRepeatsNothing(t *testing.T) {
 	}
 	c := order.DefaultConfig()
 	c.Batch, c.Prefetch, c.Concurrency = 8, 64, 1
-	w.consumer(t, client, w.publisher, c)
+	w.consumer(t, client, w.Publisher, c)
 	moved := func() int64 {
 		return w.db.Int(t, `SELECT COUNT(*) FROM coupon_history WHERE version > 1`)
 	}

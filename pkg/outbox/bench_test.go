@@ -12,6 +12,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/outbox"
 	"github.com/lapsehq/lapse/pkg/store"
+	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
 // watch adds up the time that a relay spends in each of its stages, and tells when all is deleted.
@@ -61,7 +62,7 @@ func BenchmarkRelay(b *testing.B) {
 	for _, lane := range []int{coupon.LaneTrigger, coupon.LaneEvent} {
 		b.Run([]string{"trigger", "event"}[lane], func(b *testing.B) {
 			w := newWorld(b)
-			s := &watch{Store: w.db.Store(b), p: w.publisher()}
+			s := &watch{Store: w.db.Store(b), p: w.NewPublisher(w)}
 			outgoing := make([]coupon.Outgoing, rows)
 			for i := range outgoing {
 				outgoing[i] = event(uint64(i), 1)
@@ -79,7 +80,7 @@ func BenchmarkRelay(b *testing.B) {
 				s.done = make(chan struct{})
 				b.StartTimer()
 				began := time.Now()
-				stop := w.run(w.relay(outbox.DefaultConfig(), s, s, nil).Run)
+				stop := testenv.Run(w, w.relay(outbox.DefaultConfig(), s, s, nil).Run)
 				select {
 				case <-s.done:
 				case <-time.After(patience):

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -19,7 +17,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/outbox"
-	"github.com/lapsehq/lapse/pkg/secret"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
@@ -29,75 +26,21 @@ const patience = 4 * time.Minute
 // world is a database and a small topology of the test's own on the real servers.
 type world struct {
 	testing.TB
-	db     testenv.Database
-	ladder *ladder.Ladder
-	cfg    broker.Config
-	client *broker.Client
+	testenv.Topology
+
+	db testenv.Database
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{TB: t, db: testenv.NewDatabase(t), cfg: broker.DefaultConfig()}
-	w.cfg.URL = secret.New(os.Getenv("TEST_AMQP_URL"))
-	lc := ladder.DefaultConfig()
-	lc.Prefix = testenv.Prefix(t)
-	lc.Levels = []ladder.Level{{Name: "m", Unit: time.Minute, Digits: 5}, {Name: "s", Unit: time.Second, Digits: 59}}
-	lc.GroupSize = 1
-	var err error
-	w.ladder, err = ladder.New(lc)
-	require.NoError(t, err)
-	w.client = w.newClient()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	require.NoError(t, w.client.Declare(ctx, w.ladder.Plan()))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, w.client.Delete(ctx, w.ladder.Plan()))
-	})
-	return w
-}
-
-func (w *world) newClient() *broker.Client {
-	w.Helper()
-	c, err := broker.New(w.cfg, broker.Options{Role: "test", Registerer: prometheus.NewRegistry()})
-	require.NoError(w, err)
-	return c
-}
-
-// run starts a component; the function stops it and waits, as the test's end does.
-func (w *world) run(run func(context.Context) error) (stop func()) {
-	w.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			require.NoError(w, err)
-		case <-time.After(patience):
-			require.Fail(w, "a component does not stop")
-		}
-	})
-	w.Cleanup(stop)
-	return stop
-}
-
-func (w *world) publisher() *broker.Publisher {
-	w.Helper()
-	p := w.newClient().NewPublisher()
-	w.run(p.Run)
-	ctx, cancel := context.WithTimeout(w.Context(), patience)
-	defer cancel()
-	require.NoError(w, p.WaitReady(ctx))
-	return p
+	y := testenv.NewTopology(t, ladder.Level{Name: "m", Unit: time.Minute, Digits: 5}, ladder.Level{Name: "s", Unit: time.Second, Digits: 59})
+	return &world{TB: t, Topology: y, db: testenv.NewDatabase(t)}
 }
 
 func (w *world) relay(cfg outbox.Config, s outbox.Store, events delay.Publisher, wake <-chan struct{}) *outbox.Relay {
 	w.Helper()
 	r, err := outbox.New(cfg, outbox.Deps{
-		Owner: "relay", Store: s, Delay: delay.NewLadder(w.ladder, events), Events: events, Exchange: w.ladder.Events(),
+		Owner: "relay", Store: s, Delay: delay.NewLadder(w.Ladder, events), Events: events, Exchange: w.Ladder.Events(),
 		Wake: wake, Log: testenv.Log(w),
 	})
 	require.NoError(w, err)
@@ -155,8 +98,8 @@ func TestRelaysOnRealServers(t *testing.T) {
 	heard := make(chan string, coupons*each)
 	oneByOne := broker.DefaultConsumerConfig()
 	oneByOne.Concurrency = 1 // or the test itself would mix the order up
-	consumer, err := w.client.NewConsumer(broker.ConsumerOptions{
-		Config: oneByOne, Queue: w.ladder.Notice(),
+	consumer, err := w.Client.NewConsumer(broker.ConsumerOptions{
+		Config: oneByOne, Queue: w.Ladder.Notice(),
 		Handler: func(_ context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
 			outcomes := make([]broker.Outcome, len(batch))
 			for i, d := range batch {
@@ -167,13 +110,13 @@ func TestRelaysOnRealServers(t *testing.T) {
 		},
 	})
 	require.NoError(t, err)
-	w.run(consumer.Run)
+	testenv.Run(w, consumer.Run)
 
 	cfg := outbox.DefaultConfig()
 	cfg.Lease, cfg.Batch = time.Second, 100 // small batches: walks of many readings among late commits
 	victim := &mortal{Store: w.db.Store(t), dead: make(chan struct{})}
-	killVictim := w.run(w.relay(cfg, victim, w.publisher(), nil).Run)
-	w.run(w.relay(cfg, w.db.Store(t), w.publisher(), nil).Run)
+	killVictim := testenv.Run(w, w.relay(cfg, victim, w.NewPublisher(w), nil).Run)
+	testenv.Run(w, w.relay(cfg, w.db.Store(t), w.NewPublisher(w), nil).Run)
 	testenv.Wait(t, "both relays at work", func() bool {
 		return w.db.Int(t, `SELECT COUNT(DISTINCT owner) FROM outbox_part WHERE owner != ''`) == 2
 	})

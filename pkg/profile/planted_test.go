@@ -63,7 +63,7 @@ func TestPlantedAddressesAppearNowhere(t *testing.T) {
 		require.NoError(t, client.Delete(ctx, l.Plan()))
 	})
 	publisher := client.NewPublisher()
-	run(t, publisher.Run)
+	testenv.Run(t, publisher.Run)
 	require.NoError(t, publisher.WaitReady(ctx))
 
 	cfg := profile.DefaultConfig()
@@ -74,7 +74,7 @@ func TestPlantedAddressesAppearNowhere(t *testing.T) {
 		Config: cfg.Consumer(), Queue: l.Users(), Handler: k.Handle, Ready: s.Ping, Publisher: publisher, ParkExchange: l.ParkExchange(),
 	})
 	require.NoError(t, err)
-	run(t, consumer.Run)
+	testenv.Run(t, consumer.Run)
 
 	full := coupon.Addresses{Email: planted[0] + "@example.com", Phone: "+" + planted[1], Push: planted[2]}
 	send := func(key, contentType string, body []byte) {
@@ -199,16 +199,4 @@ func everything(t *testing.T, db testenv.Database) string {
 		rows.Close()
 	}
 	return b.String()
-}
-
-// run starts a component that ends with the test.
-func run(t *testing.T, run func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
 }

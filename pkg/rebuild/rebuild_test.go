@@ -212,29 +212,13 @@ func TestGoesOnWhereItStood(t *testing.T) {
 // There is one in the installation, whatever it is to do.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
-	d := testenv.NewDatabase(t)
-	s := d.Store(t)
-	w, place, err := rebuild.New(config(5), "a", s, newReceiver(), testenv.Log(t)).Claim(t.Context(), ask)
+	s := testenv.NewDatabase(t).Store(t)
+	b := rebuild.New(config(5), "a", s, newReceiver(), testenv.Log(t))
+	_, _, err := b.Claim(t.Context(), ask)
 	require.NoError(t, err)
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				require.NoError(t, w.Keep(t.Context(), place))
-			}
-		}
-	})
-	other := coupon.RebuildAsk{Target: "q at broker/v", FromScratch: true}
-	_, _, err = rebuild.New(config(5), "b", s, newReceiver(), testenv.Log(t)).Claim(t.Context(), other)
-	close(stop)
-	wg.Wait()
-	require.ErrorIs(t, err, operation.ErrRunning)
+	op, err := s.ClaimOperation(t.Context(), "b", rebuild.Kind, [32]byte{}, []byte(`{"target":"another"}`), true, time.Second)
+	require.NoError(t, err)
+	require.False(t, op.Held)
 }
 
 // What the broker refuses is sent again, and nothing else; the place moves only when all of a page is confirmed.

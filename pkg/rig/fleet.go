@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ type Program struct {
 	Path string   // of the executable
 	Args []string // besides -ports-file, which the fleet gives
 	Env  []string // the whole environment
+	Log  string   // file that takes what it prints; empty: one of the fleet's own, <dir>/<name>.log
 }
 
 // Fleet runs real processes, each in a session of its own so that a terminal's Ctrl-C reaches only us, and signals
@@ -98,6 +100,19 @@ func (f *Fleet) StartOne(ctx context.Context, name string) error {
 	return f.WaitReady(ctx, name)
 }
 
+// Launch starts a program that is not running and does not wait for it.
+func (f *Fleet) Launch(ctx context.Context, name string) error { return f.launch(ctx, name) }
+
+// Running reports whether a program runs, be it paused.
+func (f *Fleet) Running(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.running[name] != nil
+}
+
+// Program tells how one is started.
+func (f *Fleet) Program(name string) (Program, error) { return f.program(name) }
+
 func (f *Fleet) program(name string) (Program, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +155,7 @@ func (f *Fleet) launch(ctx context.Context, name string) error {
 	if err := os.Remove(f.portsFile(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("starting %s: %w", name, err)
 	}
-	log, err := os.OpenFile(f.LogFile(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(cmp.Or(p.Log, f.LogFile(name)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", name, err)
 	}

@@ -23,6 +23,7 @@ type Proxy struct {
 	links   map[*link]struct{}
 	paused  chan struct{} // not nil while paused; closed by Resume
 	delay   time.Duration
+	rate    int // bytes a second each way of each connection; 0: unbounded
 	refuse  bool
 	closing bool
 }
@@ -89,6 +90,26 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
+}
+
+// Bandwidth lets so many bytes a second pass each way of each connection; 0: as many as there are.
+func (p *Proxy) Bandwidth(bytes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = max(0, bytes)
+}
+
+// Ports are those by which the server knows the connections that are open.
+func (p *Proxy) Ports() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ports := make([]int, 0, len(p.links))
+	for l := range p.links {
+		if a, ok := l.server.LocalAddr().(*net.TCPAddr); ok {
+			ports = append(ports, a.Port)
+		}
+	}
+	return ports
 }
 
 // Refuse makes new connections end at once, or no longer.
@@ -185,14 +206,7 @@ func (p *Proxy) copy(dst io.Writer, src io.Reader, whole *sync.Mutex) {
 			<-paused
 		}
 		if n > 0 {
-			if whole != nil {
-				whole.Lock()
-			}
-			_, werr := dst.Write(buf[:n])
-			if whole != nil {
-				whole.Unlock()
-			}
-			if werr != nil {
+			if p.pass(dst, buf[:n], whole) != nil {
 				return
 			}
 		}
@@ -200,6 +214,29 @@ func (p *Proxy) copy(dst io.Writer, src io.Reader, whole *sync.Mutex) {
 			return
 		}
 	}
+}
+
+// pass writes what was read, in pieces of a tenth of a second where the bandwidth is bounded.
+func (p *Proxy) pass(dst io.Writer, data []byte, whole *sync.Mutex) error {
+	if whole != nil {
+		whole.Lock()
+		defer whole.Unlock()
+	}
+	for len(data) > 0 {
+		piece := data
+		p.mu.Lock()
+		rate := p.rate
+		p.mu.Unlock()
+		if rate > 0 {
+			piece = data[:min(len(data), max(1, rate/10))]
+			<-time.After(time.Duration(len(piece)) * time.Second / time.Duration(rate))
+		}
+		if _, err := dst.Write(piece); err != nil {
+			return err
+		}
+		data = data[len(piece):]
+	}
+	return nil
 }
 
 // cut resets both ends: no orderly goodbye reaches anyone.

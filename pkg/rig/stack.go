@@ -279,6 +279,9 @@ func (s Stack) query(ctx context.Context, query string, into any) error {
 // KillBroker ends the broker by SIGKILL.
 func (s Stack) KillBroker(ctx context.Context) error { return s.run(ctx, "kill", "rabbitmq") }
 
+// StopBroker stops the broker in good order.
+func (s Stack) StopBroker(ctx context.Context) error { return s.run(ctx, "stop", "rabbitmq") }
+
 // StartBroker starts the broker and waits until it answers.
 func (s Stack) StartBroker(ctx context.Context) error { return s.run(ctx, "start", "rabbitmq") }
 
@@ -287,6 +290,9 @@ func (s Stack) RestartBroker(ctx context.Context) error { return s.run(ctx, "res
 
 // KillDatabase ends the database by SIGKILL.
 func (s Stack) KillDatabase(ctx context.Context) error { return s.run(ctx, "kill", "database") }
+
+// StopDatabase stops the database in good order.
+func (s Stack) StopDatabase(ctx context.Context) error { return s.run(ctx, "stop", "database") }
 
 // StartDatabase starts the database and waits until it answers.
 func (s Stack) StartDatabase(ctx context.Context) error { return s.run(ctx, "start", "database") }
@@ -302,13 +308,24 @@ func (s Stack) StartRedis(ctx context.Context) error { return s.run(ctx, "start"
 
 // run calls the checkout's own script, which signals nothing but the processes of its pid files.
 func (s Stack) run(ctx context.Context, verb, server string) error {
+	return script(ctx, filepath.Dir(s.Dir), nil, verb, server)
+}
+
+// BrokerCtl runs rabbitmqctl on the stack's node.
+func (s Stack) BrokerCtl(ctx context.Context, args ...string) error {
+	return script(ctx, filepath.Dir(s.Dir), nil, append([]string{"rabbitmqctl"}, args...)...)
+}
+
+// script runs a checkout's scripts/stack; env nil is this process's environment.
+func script(ctx context.Context, checkout string, env []string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, scriptLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(s.Dir), "scripts", "stack"), verb, server)
+	cmd := exec.CommandContext(ctx, filepath.Join(checkout, "scripts", "stack"), args...)
+	cmd.Env = env
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = askLimit
 	if _, err := cmd.Output(); err != nil {
-		return fmt.Errorf("scripts/stack %s %s: %w", verb, server, withStderr(err))
+		return fmt.Errorf("scripts/stack %s: %w", strings.Join(args, " "), withStderr(err))
 	}
 	return nil
 }

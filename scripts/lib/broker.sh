@@ -98,6 +98,17 @@ rabbitmq_start() {
   fi
 }
 
+rabbitmq_ctl() {
+  if [[ $STACK_BROKER == 4 ]]; then
+    rabbitmq_environment /stack
+    roots_command debian13 "$(rabbitmq_data)" "${RABBITMQ_ENV[@]}" /usr/lib/rabbitmq/bin/rabbitmqctl "$@"
+    "${ROOTS_COMMAND[@]}"
+  else
+    rabbitmq_environment "$(rabbitmq_data)"
+    env -i "${RABBITMQ_ENV[@]}" /usr/lib/rabbitmq/bin/rabbitmqctl "$@"
+  fi
+}
+
 # Our own epmd: the one on 4369, if there is any, is the system's.
 epmd_start() {
   process_alive epmd && return 0

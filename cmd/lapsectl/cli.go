@@ -41,6 +41,7 @@ type cli struct {
 	Extend    extendCommand    `cmd:"" help:"Move the ends of many coupons."`
 	Void      voidCommand      `cmd:"" help:"Withdraw many coupons."`
 	Reinstate reinstateCommand `cmd:"" help:"Give many expired coupons back, with a later end."`
+	Import    importCommand    `cmd:"" help:"Take coupons of another system over, observe them beside it first, and cut over."`
 	Sweep     sweepCommand     `cmd:"" help:"Settle what is overdue, one pass, for an outside scheduler."`
 	Reconcile reconcileCommand `cmd:"" help:"Hold the books against each other: counters, statistics, histories, orders."`
 	Archive   archiveCommand   `cmd:"" help:"Move what finished long ago into the archive, one pass, for an outside scheduler."`
@@ -50,8 +51,10 @@ type cli struct {
 
 	Completion completionCommand `cmd:"" help:"Print what makes a shell complete commands and flags."`
 
-	Demo   demoCommand   `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
-	Verify verifyCommand `cmd:"" help:"Hold what was promised against what runs, check by check."`
+	Demo    demoCommand    `cmd:"" help:"Run the real processes, let coupons expire, and audit it from outside."`
+	Sandbox sandboxCommand `cmd:"" help:"Run the fleet in sandbox mode with something of every kind, for integrators to try things with."`
+	Verify  verifyCommand  `cmd:"" help:"Hold what was promised against what runs, check by check."`
+	Chaos   chaosCommand   `cmd:"" help:"Let faults strike a fleet under load, and judge from outside whether every promise held."`
 }
 
 // Exit codes.

@@ -37,6 +37,7 @@ func add(w *worker.Worker, c config.Expirer) error {
 	core := expiry.NewCore(w.Store, w.WatchClock(c.Expiry.ClockAhead), w.Registry)
 	core.Tell(w.Pulse)
 	core.Heed(w.Store)
+	core.Trace(w.Traces)
 	limit := expiry.NewLimiter(c.Expiry)
 	drain := expiry.NewDrain(c.Expiry, w.Store, w.Log)
 	w.App.Go("drain rate", drain.Run)

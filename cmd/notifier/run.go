@@ -81,6 +81,7 @@ func addNotices(w *worker.Worker, c config.Notice, rules *policy.Policy, keeper 
 	sender, err := notice.NewSender(c.Config, notice.SenderDeps{
 		Store: w.Store, Policy: rules, Texts: texts, Addresses: keeper, Metrics: metrics, Pulse: w.Pulse, Log: w.Log, Now: time.Now,
 		Paused: func(ch coupon.Channel) bool { return w.Store.BrakesSeen().Channel(ch) },
+		Traces: w.Traces, TracesOf: w.Store.NoticeTraces,
 	}, channels)
 	if err != nil {
 		return err
@@ -94,7 +95,7 @@ func addNotices(w *worker.Worker, c config.Notice, rules *policy.Policy, keeper 
 	collector, err := notice.NewCollector(c.Config, notice.CollectorDeps{
 		Source: w.Codec.Source(), Store: w.Store, Policy: rules, AtRisk: risk.Handle,
 		Heartbeat: func(ctx context.Context, h event.Heartbeat) error { return w.Store.BeatDone(ctx, h.Precision, h.Ended) },
-		Log:       w.Log, Registerer: w.Registry,
+		Log:       w.Log, Registerer: w.Registry, Traces: w.Traces,
 	})
 	if err != nil {
 		return err

@@ -60,6 +60,7 @@ func add(w *worker.Worker, c config.Publisher) error {
 	if err != nil {
 		return fmt.Errorf("issuance: %w", err)
 	}
+	handler.Trace(w.Traces)
 	w.App.Go("held grants", handler.NewHeld(holding{issuer{w.Store, w.Pulse}}).Run)
 	if err := addOrders(w, c); err != nil {
 		return err
@@ -131,7 +132,7 @@ func addAPI(w *worker.Worker, c api.Config) error {
 	}
 	server, err := api.New(c, api.Deps{
 		Notices: w.Store, Receipts: w.Store, Texts: texts, Signature: gateway.Keys(c.Providers),
-		Templates: w.Store, Grants: issuer{w.Store, w.Pulse}, Stats: w.Store, Keys: w.Store, Checkout: w.Store, Coupons: w.Store, Wallets: w.Store, Aside: aside,
+		Templates: w.Store, Grants: issuer{w.Store, w.Pulse}, Stats: w.Store, Keys: w.Store, Checkout: w.Store, Coupons: w.Store, Wallets: w.Store, Aside: aside, Traces: w.Traces,
 	}, w.Log, w.Registry)
 	if err != nil {
 		return fmt.Errorf("api: %w", err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // Deps is what the API needs of the store. All of it must be given.
@@ -22,6 +23,7 @@ type Deps struct {
 	Texts     Texts
 	Receipts  Receipts
 	Signature Signature // may be nil if there are no providers
+	Traces    *telemetry.Traces
 }
 
 // Signature checks what providers sign.

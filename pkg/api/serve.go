@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/crash"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // Handler is the whole API without its listener. Run's loops are needed for grants of single coupons.
@@ -30,6 +31,7 @@ type request struct {
 	route  *route // nil: none
 	caller caller
 	err    error // what to tell the log
+	span   *telemetry.Span
 }
 
 // operation is the route's id; none: empty.
@@ -71,6 +73,7 @@ func (a *API) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush() // or it is not sent before we return
 	}
 	crash.After(crash.Answer, req.operation())
+	req.traced(ans.status)
 	a.record(req, r.Method, ans, time.Since(start), ans.cut || errors.Is(r.Context().Err(), context.Canceled))
 	if ans.cut {
 		panic(http.ErrAbortHandler) //nolint:forbidigo // the server's way to cut an answer short, so that it cannot pass for a whole one
@@ -113,6 +116,7 @@ func (a *API) serve(ans *answer, r *http.Request, req *request) *Problem {
 	if req.caller, p = t.caller(r.Header); p != nil {
 		return p
 	}
+	a.begin(req)
 	if p := checkURL(r.URL); p != nil {
 		return p
 	}

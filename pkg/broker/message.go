@@ -75,6 +75,18 @@ type Delivery struct {
 	ReceivedAt time.Time // on this host's clock, with its monotonic reading
 }
 
+// maxTrace is more than a traceparent has; whatever else comes under its name is not carried on.
+const maxTrace = 64
+
+// Trace is HeaderTrace, empty if there is none.
+func (d Delivery) Trace() string {
+	trace, ok := d.Headers[HeaderTrace].(string)
+	if !ok || len(trace) > maxTrace {
+		return ""
+	}
+	return trace
+}
+
 // Again is the delivery as a fresh message with the same body, id, headers and
 // attempt.
 func (d Delivery) Again(exchange, key string) Message {

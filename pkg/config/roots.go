@@ -34,14 +34,15 @@ type Common struct {
 	// consumers tell events apart by it.
 	Installation string `koanf:"installation"`
 	// Prefix begins the name of everything in the broker, so that installations can share one. Default lapse.
-	Prefix   string                `koanf:"prefix"`
-	Log      telemetry.LogConfig   `koanf:"log"`
-	Admin    telemetry.AdminConfig `koanf:"admin"`
-	Shutdown ShutdownConfig        `koanf:"shutdown"`
-	Broker   broker.Config         `koanf:"broker"`
-	Database store.Config          `koanf:"database"`
-	Ladder   ladder.Config         `koanf:"ladder"`
-	Delay    DelayConfig           `koanf:"delay"`
+	Prefix    string                `koanf:"prefix"`
+	Log       telemetry.LogConfig   `koanf:"log"`
+	Admin     telemetry.AdminConfig `koanf:"admin"`
+	Telemetry telemetry.Config      `koanf:"telemetry"`
+	Shutdown  ShutdownConfig        `koanf:"shutdown"`
+	Broker    broker.Config         `koanf:"broker"`
+	Database  store.Config          `koanf:"database"`
+	Ladder    ladder.Config         `koanf:"ladder"`
+	Delay     DelayConfig           `koanf:"delay"`
 }
 
 // ShutdownConfig says how a worker goes.
@@ -104,7 +105,7 @@ func inSection(section string, err error) error {
 func DefaultCommon() Common {
 	return Common{
 		Prefix: "lapse",
-		Log:    telemetry.DefaultLogConfig(), Admin: telemetry.DefaultAdminConfig(),
+		Log:    telemetry.DefaultLogConfig(), Admin: telemetry.DefaultAdminConfig(), Telemetry: telemetry.DefaultConfig(),
 		Broker: broker.DefaultConfig(), Database: store.DefaultConfig(), Ladder: ladder.DefaultConfig(),
 		Delay: DelayConfig{Mechanism: MechanismLadder, Redis: delay.DefaultZSetConfig(), Wheel: delay.DefaultWheelConfig()},
 	}

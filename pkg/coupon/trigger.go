@@ -52,6 +52,7 @@ type Trigger struct {
 	Attempt  int    // failed attempts so far
 	Actor    string // of a repair, who and why; no message carries these
 	Reason   string
+	Trace    string // W3C traceparent, may be empty; it travels beside the body, not in it
 }
 
 // The senders of a trigger, as the first letter of its id.

@@ -10,6 +10,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/clock"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/pulse"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // Settler is the store's transaction.
@@ -31,6 +32,7 @@ type Core struct {
 	metrics *metrics
 	pulse   *pulse.Recorder // nil: nobody asks
 	brakes  Brakes          // nil: nothing is ever paused
+	traces  *telemetry.Traces
 }
 
 // Brakes tells what an operator has paused. The store itself moves nothing of that; who works for it asks so as not to work for
@@ -51,6 +53,9 @@ func (c *Core) pauses(ctx context.Context) (*coupon.Pauses, error) {
 
 // Tell gives what the core tells of its work to. Called before the core is used.
 func (c *Core) Tell(p *pulse.Recorder) { c.pulse = p }
+
+// Trace gives who is told of settled triggers whose trace is sampled. Called before the core is used.
+func (c *Core) Trace(t *telemetry.Traces) { c.traces = t }
 
 // settled counts what a committed decision did; took is the time from before the decision to after the commit.
 func (c *Core) settled(t coupon.Trigger, s coupon.Settlement, now time.Time, took time.Duration) {

@@ -13,6 +13,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // Router gives the first step of a trigger's way from now on.
@@ -29,9 +30,6 @@ type Encoder interface {
 
 // soon is how early a trigger may be to be held here until it is due: a message's shortest way is a second.
 const soon = time.Second
-
-// maxTrace is more than a traceparent has; whatever else comes under its name is not carried on.
-const maxTrace = 64
 
 // busyDelay is how long a row that somebody else holds is left alone.
 const busyDelay = time.Second
@@ -116,6 +114,7 @@ func (h *Handler) Handle(ctx context.Context, batch []broker.Delivery) ([]broker
 			out[i] = broker.Hold(early)
 			continue
 		}
+		t.Trace = telemetry.Traceparent(batch[i].Trace())
 		triggers, at = append(triggers, t), append(at, i)
 	}
 	if len(triggers) == 0 {
@@ -124,7 +123,9 @@ func (h *Handler) Handle(ctx context.Context, batch []broker.Delivery) ([]broker
 	if err := h.limit.WaitN(ctx, len(triggers)); err != nil {
 		return nil, fmt.Errorf("wait for max_rate: %w", err)
 	}
+	traced := h.core.begin(triggers)
 	results, err := h.core.Settle(ctx, triggers)
+	traced.end(results, err)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +198,7 @@ func (h *Handler) again(t coupon.Trigger, r Result, d broker.Delivery, reason st
 		m = h.router.After(delay, timed)
 	}
 	m.Attempt = t.Attempt
-	if trace, ok := d.Headers[broker.HeaderTrace].(string); ok && len(trace) <= maxTrace {
+	if trace := d.Trace(); trace != "" {
 		m.Headers = map[string]any{broker.HeaderTrace: trace}
 	}
 	return broker.Forward(m)

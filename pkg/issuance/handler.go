@@ -1,6 +1,7 @@
 package issuance
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // Issuer grants up to MaxBatch coupons in one transaction: one answer for each, in order. coupon.ErrIntegrity says
@@ -38,7 +40,11 @@ type Handler struct {
 	batch   int
 	log     *zap.Logger
 	metrics *metrics
+	traces  *telemetry.Traces
 }
+
+// Trace gives who is told of events whose trace is sampled. Called before the handler is used.
+func (h *Handler) Trace(t *telemetry.Traces) { h.traces = t }
 
 // NewHandler makes the handler. Bad members are published to the exchange park.
 func NewHandler(c Config, issuer Issuer, encoder Encoder, park string, log *zap.Logger, reg prometheus.Registerer) (*Handler, error) {
@@ -59,6 +65,32 @@ type intake struct {
 	event.Issuance
 	whole error // the body as a whole cannot be read
 	bad   []bad
+	span  *telemetry.Span
+}
+
+// begin begins the event's span. What the grants leave follows from it.
+func (h *Handler) begin(in *intake, d *broker.Delivery) {
+	came := cmp.Or(in.Trace, telemetry.Traceparent(d.Trace()))
+	in.span = h.traces.Begin(telemetry.Step{Name: "grant", Kind: telemetry.Consumer, Parent: came})
+	in.span.Set("lapse.grants", len(in.Grants))
+	for i := range in.Grants {
+		in.Grants[i].Trace = in.span.Trace(came)
+	}
+}
+
+// endSpans ends the spans of events that were looked at.
+func endSpans(intakes []intake, class string) {
+	for i := range intakes {
+		in := &intakes[i]
+		if in.whole != nil {
+			in.span.End("it cannot be read")
+			continue
+		}
+		if n := len(in.bad); n > 0 {
+			in.span.Set("lapse.parked", n)
+		}
+		in.span.End(class)
+	}
 }
 
 func (in *intake) members() int { return len(in.Grants) + len(in.Rejected) }
@@ -78,6 +110,7 @@ func (h *Handler) Handle(ctx context.Context, batch []broker.Delivery) ([]broker
 		for _, r := range in.Rejected {
 			in.bad = append(in.bad, bad{r.Raw, r.Err.Error()})
 		}
+		h.begin(&in, &batch[i])
 		for range in.Grants {
 			of = append(of, i)
 		}
@@ -90,9 +123,11 @@ func (h *Handler) Handle(ctx context.Context, batch []broker.Delivery) ([]broker
 			return h.refusedByStore(&intakes[of[at+k]], grants[at+k], batch[of[at+k]].ReceivedAt, reason)
 		})
 		if err != nil {
+			endSpans(intakes, "nothing could be granted")
 			return nil, err
 		}
 	}
+	endSpans(intakes, "")
 	out := make([]broker.Outcome, len(batch))
 	for i := range batch {
 		if i < len(intakes) {

@@ -13,6 +13,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // WindowStore puts items into windows; after an error none of them is in. Profiles gives what is known of those users of
@@ -44,6 +45,7 @@ type CollectorDeps struct {
 	Heartbeat  func(ctx context.Context, h event.Heartbeat) error
 	Log        *zap.Logger
 	Registerer prometheus.Registerer
+	Traces     *telemetry.Traces
 }
 
 // Collector handles the notice queue. Safe for concurrent use.
@@ -81,6 +83,13 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 	var risks []event.AtRisk
 	var others []int // their places
 	parked := 0
+	var spans []*telemetry.Span
+	class := "not stored" // until it is
+	defer func() {
+		for _, s := range spans {
+			s.End(class)
+		}
+	}()
 	for i := range batch {
 		e, kind, err := c.read(&batch[i])
 		switch {
@@ -95,6 +104,9 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 		case kind == kindAtRisk:
 			risks, others = append(risks, e.risk), append(others, i)
 		default:
+			if s := c.follow(&e, kind); s != nil {
+				spans = append(spans, s)
+			}
 			members[e.item.Kind] = append(members[e.item.Kind], member{i, e.item})
 		}
 	}
@@ -115,6 +127,7 @@ func (c *Collector) Handle(ctx context.Context, batch []broker.Delivery) ([]brok
 	if err != nil {
 		return nil, err
 	}
+	class = ""
 	return out, nil
 }
 

@@ -21,6 +21,8 @@ type read struct {
 	item coupon.NoticeItem
 	risk event.AtRisk
 	beat event.Heartbeat
+
+	trace string // traceparent
 }
 
 func readings() []reading {
@@ -62,7 +64,7 @@ func (c *Collector) readAs(r *reading, body []byte) (read, string, error) {
 
 func readExpired(body []byte) (read, string, error) {
 	e, err := event.DecodeExpired(body)
-	return read{item: coupon.NoticeItem{
+	return read{trace: e.Trace, item: coupon.NoticeItem{
 		EventID: e.EventID, Kind: coupon.NoticeExpired, UserID: e.UserID, CouponID: e.CouponID, TemplateID: e.TemplateID,
 		Version: e.Version, ExpiresAt: e.ExpiresAt, Value: e.Value, Currency: e.Currency,
 	}}, e.Source, err //nolint:wrapcheck // says what it decodes
@@ -70,7 +72,7 @@ func readExpired(body []byte) (read, string, error) {
 
 func readExpiring(body []byte) (read, string, error) {
 	e, err := event.DecodeExpiring(body)
-	return read{item: coupon.NoticeItem{
+	return read{trace: e.Trace, item: coupon.NoticeItem{
 		EventID: e.EventID, Kind: coupon.NoticeExpiring, UserID: e.UserID, CouponID: e.CouponID, TemplateID: e.TemplateID,
 		Version: e.Version, ExpiresAt: e.ExpiresAt, Value: e.Value, Currency: e.Currency,
 		Offset: e.Offset, NotifyAt: e.NotifyAt, Late: e.Late,

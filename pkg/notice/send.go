@@ -201,7 +201,9 @@ func (d *dispatcher) recipient(p *coupon.Profile) (string, error) {
 
 // send delivers one group and leaves its results.
 func (d *dispatcher) send(work context.Context, group []outgoing) {
+	spans := d.begin(work, group)
 	results := d.deliver(work, group)
+	endSpans(spans, results)
 	now := d.Now().Add(group[0].ahead)
 	left := rest{workers: 1}
 	for i := range group {

@@ -12,6 +12,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/notice/text"
 	"github.com/lapsehq/lapse/pkg/pulse"
+	"github.com/lapsehq/lapse/pkg/telemetry"
 )
 
 // SendStore hands out notices that are due and records what became of them.
@@ -54,6 +55,9 @@ type SenderDeps struct {
 	Pulse   *pulse.Recorder
 	Log     *zap.Logger
 	Now     func() time.Time // with a monotonic reading
+	Traces  *telemetry.Traces
+	// TracesOf gives the traces of what windows tell of; nil: none are known.
+	TracesOf func(ctx context.Context, windows []uint64) (map[uint64][]string, error)
 }
 
 // Sender sends what is due, each channel by a loop of its own: one whose provider is slow, hangs or is gone keeps no other

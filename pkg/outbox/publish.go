@@ -46,9 +46,11 @@ func (r *Relay) publish(ctx context.Context, lane int, b batch) *outcome {
 	for len(left) > 0 && o.err == nil {
 		var wave []coupon.Outgoing
 		wave, left = r.split(s, left)
+		spans := r.begin(lane, wave)
 		crash.Before(crash.Publish, laneName(lane))
 		results := r.send(ctx, lane, b, wave)
 		crash.After(crash.Publish, laneName(lane))
+		endSpans(spans, results)
 		for i, err := range results {
 			r.judge(s, o, &wave[i], err)
 		}

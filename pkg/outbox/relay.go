@@ -51,6 +51,7 @@ type Deps struct {
 	Log        *zap.Logger
 	Registerer prometheus.Registerer
 	Now        func() time.Time // monotonic; nil: time.Now
+	Traces     *telemetry.Traces
 }
 
 var lanes = []int{coupon.LaneTrigger, coupon.LaneEvent} //nolint:gochecknoglobals // constant

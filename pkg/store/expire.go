@@ -222,7 +222,7 @@ func (row *settleRow) move(d coupon.Decision, t coupon.Trigger, terms coupon.Ter
 	return coupon.Transition{
 		CouponID: row.ID, Version: row.Version, From: from, To: row.Status, Cause: d.Cause, UserID: row.userID, BatchID: row.batchID,
 		Terms: terms, ValidFrom: row.ValidFrom, ExpiresAt: row.ExpiresAt, DueAt: row.DueAt, At: now, Actor: actor, Reason: reason,
-		OrderID: order, LockUntil: until, Since: row.lockedAt, TriggerID: t.ID, Origin: t.Origin,
+		OrderID: order, LockUntil: until, Since: row.lockedAt, TriggerID: t.ID, Origin: t.Origin, Trace: t.Trace,
 	}
 }
 

@@ -50,6 +50,7 @@ type Worker struct {
 	Delay     delay.Mechanism // in force
 	Promote   delay.Mechanism // for the planner: what is brought by its row without being handed over needs no promotion
 	Pulse     *pulse.Recorder // what lapsectl status is told
+	Traces    *telemetry.Traces
 
 	database    atomic.Pointer[databaseState]
 	sender      timed // the Publisher, timed
@@ -132,6 +133,9 @@ func (w *Worker) run(ctx context.Context, build telemetry.Build, flags config.Fl
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Store.Close()) }()
+	if err := w.openTraces(ctx, build); err != nil {
+		return err
+	}
 	w.tell(build)
 	if err := w.openBroker(ctx, build.Name); err != nil {
 		return err
@@ -243,6 +247,18 @@ func (w *Worker) chooseDelay() error {
 	return nil
 }
 
+// openTraces makes the spans' way out; of the parts it stops last, so that theirs are sent.
+func (w *Worker) openTraces(ctx context.Context, build telemetry.Build) error {
+	var err error
+	if w.Traces, err = telemetry.NewTraces(ctx, w.common.Telemetry.Traces, build, w.Pod, w.Log); err != nil {
+		return fmt.Errorf("telemetry: %w", err)
+	}
+	if w.Traces.On() {
+		w.App.Go("traces", w.Traces.Run, lifecycle.StopWithin(w.Traces.StopsWithin()))
+	}
+	return nil
+}
+
 // tell tells of this process, from before its parts start until after they have stopped.
 func (w *Worker) tell(build telemetry.Build) {
 	w.Pulse = pulse.NewRecorder(nil, w.Registry)
@@ -306,7 +322,7 @@ func (w *Worker) WatchClock(tolerance time.Duration) *clock.Guard {
 func (w *Worker) AddRelay(c outbox.Config) error {
 	relay, err := outbox.New(c, outbox.Deps{
 		Owner: w.Pod, Store: w.Store, Delay: w.Delay, Events: w.sender, Exchange: w.Ladder.Events(),
-		Wake: w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry,
+		Wake: w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry, Traces: w.Traces,
 	})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)

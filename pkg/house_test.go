@@ -133,7 +133,7 @@ func TestOnlyImporters(t *testing.T) {
 		name, _, _ := ours(p.ImportPath)
 		for _, path := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
 			if path == amqp {
-				require.Contains(t, []string{"broker", "audit"}, name, "imports amqp091-go")
+				require.Contains(t, []string{"broker", "audit", "examples/consume"}, name, "imports amqp091-go")
 			}
 			if strings.HasPrefix(path, gorm) {
 				require.Equal(t, "store", name, "imports gorm")

@@ -34,6 +34,9 @@ func newProgress(s *system, what string, total, first int64) *progress {
 }
 
 func (p *progress) set(n int64) {
+	if p == nil {
+		return // nothing is known yet
+	}
 	if p.bar != nil {
 		p.bar.SetCurrent(min(n, p.total))
 		return
@@ -57,7 +60,7 @@ func (p *progress) set(n int64) {
 
 // close takes the bar away.
 func (p *progress) close() {
-	if p.bars != nil {
+	if p != nil && p.bars != nil {
 		p.bar.Abort(true)
 		p.bars.Wait()
 		p.bars, p.bar = nil, nil

@@ -81,7 +81,7 @@ func (a *API) addCheckout() {
 			scopes: []Scope{ScopeOrder}, mutates: true, codes: append(codes, coupon.CodeNotFound),
 		}
 	}
-	gone := []coupon.Code{coupon.CodeExpired, coupon.CodeAlreadyUsed, coupon.CodeVoided}
+	gone := []coupon.Code{coupon.CodeExpired, coupon.CodeAlreadyUsed, coupon.CodeVoided, coupon.CodeObserved}
 	register(a, order(coupon.VerbLock, "Lock coupons for an order",
 		"From now on for lock_for, and no further than the template's late-pay window beyond the coupon's end. A lock that has run out is free for whoever comes next.",
 		append(gone, coupon.CodeLockedByOther, coupon.CodeNotYetValid, coupon.CodeOrderClosed, coupon.CodeOrderRefunded)...),
@@ -106,7 +106,7 @@ func (a *API) addCheckout() {
 		})
 	register(a, order(coupon.VerbRefund, "Give a refunded order's coupons back",
 		"In full: a coupon whose end has passed is expired, as its state and its note say. A partial refund moves nothing.",
-		coupon.CodeNotUsed, coupon.CodeUsedByOther),
+		coupon.CodeNotUsed, coupon.CodeUsedByOther, coupon.CodeObserved),
 		func(ctx context.Context, in *refundIn) (*actedOut, error) {
 			o := coupon.Order{Verb: coupon.VerbRefund, UserID: in.Body.UserID, Partial: in.Body.Partial}
 			return a.order(ctx, in.OrderID, in.Body.CouponIDs, "", o)

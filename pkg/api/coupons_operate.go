@@ -26,7 +26,7 @@ type voidIn struct {
 type operatedOut struct{ Body ActedCoupon }
 
 func (a *API) addOperate() {
-	codes := []coupon.Code{coupon.CodeNotFound, coupon.CodeInvalid, coupon.CodeExpired, coupon.CodeAlreadyUsed, coupon.CodeVoided}
+	codes := []coupon.Code{coupon.CodeNotFound, coupon.CodeInvalid, coupon.CodeExpired, coupon.CodeAlreadyUsed, coupon.CodeVoided, coupon.CodeObserved}
 	register(a, route{
 		id: "extendCoupon", method: http.MethodPost, path: "/v1/coupons/{coupon_id}/extend", tag: tagCoupons, summary: "Move a coupon's end",
 		text:   "Either way, as long as the coupon is not over. What was scheduled for the old end does nothing.",

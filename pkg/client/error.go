@@ -25,6 +25,7 @@ const (
 	CodeVoided        Code = "voided"
 	CodeOrderClosed   Code = "order_closed"
 	CodeOrderRefunded Code = "order_refunded"
+	CodeObserved      Code = "observed" // another system owns it still
 )
 
 // The codes of grants.

@@ -88,6 +88,7 @@ type Row struct {
 	DueAt     time.Time // ExpiresAt plus the spread of its precision class
 	LockUntil time.Time // zero unless locked
 	OrderID   string    // that holds it or has used it; empty else
+	Observed  bool      // another system owns it: no verb moves it, and what the core decides is only noted
 	LatePay   LatePay   // of the lock while there is one, else of the template
 	// LateWindow is how far beyond ExpiresAt a lock may reach; of the lock or the template, likewise.
 	LateWindow time.Duration

@@ -114,6 +114,8 @@ const (
 	DropStale   = "stale"   // scheduled for another instant; a newer trigger is out
 	DropLocked  = "locked"  // a live lock shields the coupon; its unlock trigger is out
 	DropPaused  = "paused"  // it would have expired, and an operator has paused that: the sweep finds the row when it goes on
+
+	DropObserved = "observed" // another system owns it: the decision is noted, and moves nothing
 )
 
 // Decide is the whole table of design.md §1: what a trigger does to the row it meets at the instant now (of the

@@ -61,6 +61,7 @@ const (
 	CodeNotExpired    Code = "not_expired"    // it has not ended, so that there is nothing to give back
 	CodeOrderClosed   Code = "order_closed"   // the order was closed before it asked for the lock
 	CodeOrderRefunded Code = "order_refunded" // the order was refunded before it was said to be paid
+	CodeObserved      Code = "observed"       // another system owns it still, and it is only observed here
 )
 
 // Ask is a verb with what it needs to be decided. The facts below the line come from the coupon's past, not from the
@@ -145,6 +146,8 @@ func Apply(row Row, a Ask, now time.Time) Verdict {
 	held := row.Status == Locked && row.OrderID == a.OrderID // also if it has run out
 	gives := a.Verb == VerbRelease || a.Verb == VerbRefund && a.Tombstone
 	switch {
+	case row.Observed:
+		return refuse(CodeObserved)
 	case a.Verb == VerbRefund && a.Partial:
 		return Verdict{}
 	case a.Done && a.keeps() && (!held || !gives):

@@ -232,6 +232,7 @@ func Excused() map[string]string {
 		"commit repair statistics": person, "write repair.stock": person,
 		"commit hold grants": held, "write issue.held_drop": held,
 		"commit bulk": steps, "commit move operation": steps, "commit reinstate": person,
+		"commit import": steps, "commit import walk": steps, "write import.add": person, "write import.mode": person,
 		"commit opt-out": private, "write read.inbox_mark": private, "write read.inbox_mark_to": private,
 		"commit erase user": erasure, "commit erase windows": erasure, "write erase.inbox": erasure, "write erase.counts": erasure,
 		"commit reseal addresses": "seals again what an old key sealed; the next round finds it",

@@ -12,7 +12,7 @@ import (
 
 const actColumns = `c.id, c.template_id, c.revision, c.batch_id, c.user_id, c.status, c.version, c.valid_from, c.expires_at, c.due_at,
 		c.granted_at, c.locked_at, c.lock_until, c.order_id, c.late_pay_policy, c.late_pay_window, c.used_at, c.expired_at, c.expire_cause,
-		t.closed, t.refunded, UTC_TIMESTAMP(3)`
+		c.observed, t.closed, t.refunded, UTC_TIMESTAMP(3)`
 
 // Without FORCE INDEX a server may read a small table from its beginning, and wait for rows that nobody asked for.
 //
@@ -103,7 +103,7 @@ func (r *actRow) scan(rows *sql.Rows, now *time.Time) error {
 	var closed, refunded sql.NullBool
 	if err := rows.Scan(&r.ID, &r.Terms.TemplateID, &r.Terms.Revision, &r.BatchID, &r.UserID, &r.Status, &r.Version, &r.ValidFrom, &r.ExpiresAt,
 		&r.DueAt, &r.GrantedAt, &lockedAt, &lockUntil, &order, &late, &window, &usedAt, &expiredAt, &cause,
-		&closed, &refunded, now); err != nil {
+		&r.Observed, &closed, &refunded, now); err != nil {
 		return err
 	}
 	r.LockedAt, r.LockUntil, r.UsedAt, r.ExpiredAt = lockedAt.Time, lockUntil.Time, usedAt.Time, expiredAt.Time

@@ -10,7 +10,7 @@ import (
 
 const (
 	rowColumns = `id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at,
-		locked_at, lock_until, order_id, late_pay_policy, late_pay_window, used_at, expired_at, expire_cause`
+		locked_at, lock_until, order_id, late_pay_policy, late_pay_window, used_at, expired_at, expire_cause, observed`
 	pastColumns = `coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason, trigger_id, origin,
 		trace, lock_until, previous`
 )

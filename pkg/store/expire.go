@@ -11,7 +11,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
-const settleColumns = `id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, lock_until, order_id, locked_at, UTC_TIMESTAMP(3)`
+const settleColumns = `id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, lock_until, order_id, locked_at, observed, UTC_TIMESTAMP(3)`
 
 //nolint:gochecknoglobals // statements are constants
 var (
@@ -116,7 +116,7 @@ func (s *Store) lockRows(ctx context.Context, tx *txn, st Statement, args ...any
 		var until, locked sql.NullTime
 		var order []byte
 		if err := r.Scan(&row.ID, &row.template, &row.revision, &row.batchID, &row.userID, &row.Status, &row.Version,
-			&row.ValidFrom, &row.ExpiresAt, &row.DueAt, &until, &order, &locked, &now); err != nil {
+			&row.ValidFrom, &row.ExpiresAt, &row.DueAt, &until, &order, &locked, &row.Observed, &now); err != nil {
 			return err
 		}
 		row.LockUntil, row.OrderID, row.lockedAt = until.Time, string(order), locked.Time
@@ -164,6 +164,7 @@ func (s *Store) settle(ctx context.Context, tx *txn, now time.Time, triggers []c
 	out := make([]coupon.Settlement, len(triggers))
 	changes := make(map[change][]any, 3)
 	var ts []coupon.Transition
+	var seen []observed
 	for i, t := range triggers {
 		row := rows[t.CouponID]
 		if row == nil && busy[t.CouponID] {
@@ -177,6 +178,10 @@ func (s *Store) settle(ctx context.Context, tx *txn, now time.Time, triggers []c
 		d := coupon.Decide(&row.Row, t, now)
 		if d.Action == coupon.Expire && brakes.Coupon(coupon.BrakeExpiry, row.template, row.batchID) {
 			d = coupon.Decision{Action: coupon.Drop, Reason: coupon.DropPaused}
+		}
+		if row.Observed && (d.Action == coupon.Expire || d.Action == coupon.Unlock) {
+			seen = append(seen, row.observe(d))
+			d = coupon.Decision{Action: coupon.Drop, Reason: coupon.DropObserved}
 		}
 		out[i] = coupon.Settlement{Decision: d, Ends: row.ExpiresAt}
 		if d.Action == coupon.Drop {
@@ -202,6 +207,9 @@ func (s *Store) settle(ctx context.Context, tx *txn, now time.Time, triggers []c
 		if err := s.change(ctx, tx, key, now, ids); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.observe(ctx, tx, now, seen); err != nil {
+		return nil, err
 	}
 	return out, s.record(ctx, tx, now, ts)
 }

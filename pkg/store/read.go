@@ -13,7 +13,7 @@ import (
 
 // couponColumns are what scanCoupon reads, of coupon and coupon_archive alike: a row with the clock that judges it.
 const couponColumns = `id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at,
-	locked_at, lock_until, order_id, late_pay_policy, late_pay_window, used_at, expired_at, expire_cause, UTC_TIMESTAMP(3)`
+	locked_at, lock_until, order_id, late_pay_policy, late_pay_window, used_at, expired_at, expire_cause, observed, UTC_TIMESTAMP(3)`
 
 const stepColumns = `version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason, trigger_id, origin, trace, lock_until, previous`
 
@@ -203,7 +203,7 @@ func scanCoupon(r *sql.Rows, now *time.Time) (coupon.Coupon, error) {
 		window                           sql.NullInt64
 	)
 	err := r.Scan(&c.ID, &c.Terms.TemplateID, &c.Terms.Revision, &batch, &user, &c.Status, &c.Version, &c.ValidFrom, &c.ExpiresAt,
-		&c.DueAt, &c.GrantedAt, &locked, &lockUntil, &order, &policy, &window, &used, &expired, &cause, now)
+		&c.DueAt, &c.GrantedAt, &locked, &lockUntil, &order, &policy, &window, &used, &expired, &cause, &c.Observed, now)
 	if err != nil {
 		return c, err //nolint:wrapcheck // query wraps it
 	}

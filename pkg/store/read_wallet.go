@@ -31,7 +31,7 @@ var (
 		AND expires_at >= ? AND (expires_at > ? OR (expires_at = ? AND id > ?)) AND expires_at <= ? AND (expires_at < ? OR (expires_at = ? AND id < ?))
 		ORDER BY expires_at DESC, id DESC LIMIT ?`)
 	stmtSummary = define("read.summary", `SELECT template_id, revision, status, valid_from, expires_at, lock_until, UTC_TIMESTAMP(3) FROM coupon FORCE INDEX (coupon_wallet)
-		WHERE user_id = ? AND status IN (1,2) AND expires_at > UTC_TIMESTAMP(3) ORDER BY status, expires_at, id LIMIT ?`)
+		WHERE user_id = ? AND status IN (1,2) AND expires_at > UTC_TIMESTAMP(3) AND observed = 0 ORDER BY status, expires_at, id LIMIT ?`)
 )
 
 const (
@@ -206,7 +206,7 @@ func (w *walk) take(c *coupon.Coupon, state coupon.Status) bool {
 	}
 	w.looked++
 	w.last = position{uint8(state), place{c.ExpiresAt, c.ID}}
-	if c.Seen(w.now) == state {
+	if !c.Observed && c.Seen(w.now) == state { // its owner shows what is observed
 		w.out = append(w.out, *c)
 	}
 	return true

@@ -16,11 +16,15 @@ import (
 // BIT_XOR telescopes: each step enters what it led to and the one before leaves it, so that of a history whose steps join
 // only its end is left. The factor keeps differences from cancelling each other out; (2^32 · 8 · factor) fits 64 bits.
 //
+// An imported coupon was granted long ago, by another system: when it came here stands in its history.
+//
 //nolint:gochecknoglobals // statements are constants
 var (
 	stmtReconFence = define("reconcile.fence", `SELECT UTC_TIMESTAMP(3), GREATEST(
-		COALESCE((SELECT id FROM coupon WHERE granted_at <= UTC_TIMESTAMP(3) - INTERVAL ? MICROSECOND ORDER BY id DESC LIMIT 1), 0),
-		COALESCE((SELECT id FROM coupon_archive WHERE granted_at <= UTC_TIMESTAMP(3) - INTERVAL ? MICROSECOND ORDER BY id DESC LIMIT 1), 0)),
+		COALESCE((SELECT id FROM coupon c WHERE granted_at <= UTC_TIMESTAMP(3) - INTERVAL ? MICROSECOND AND NOT EXISTS (SELECT 1 FROM coupon_history h
+			WHERE h.coupon_id = c.id AND h.version = 1 AND h.at > UTC_TIMESTAMP(3) - INTERVAL ? MICROSECOND) ORDER BY id DESC LIMIT 1), 0),
+		COALESCE((SELECT id FROM coupon_archive c WHERE granted_at <= UTC_TIMESTAMP(3) - INTERVAL ? MICROSECOND AND NOT EXISTS (SELECT 1 FROM coupon_history_archive h
+			WHERE h.coupon_id = c.id AND h.version = 1 AND h.at > UTC_TIMESTAMP(3) - INTERVAL ? MICROSECOND) ORDER BY id DESC LIMIT 1), 0)),
 		GREATEST(COALESCE((SELECT MAX(id) FROM coupon), 0), COALESCE((SELECT MAX(id) FROM coupon_archive), 0), COALESCE((SELECT MAX(coupon_id) FROM grant_key), 0)),
 		COALESCE((SELECT value FROM setting WHERE name = 'ledger.seed'), '')`)
 	stmtReconNext = define("reconcile.next", `SELECT LEAST(
@@ -85,7 +89,7 @@ func suspects(table, past string) string {
 		HAVING COUNT(h.version) <> MAX(c.version) OR MAX(h.version) <> MAX(c.version)
 		OR BIT_XOR(((h.version * 8 + 8 + h.to_status) * ` + chainFactor + `) ^ ((h.version * 8 + h.from_status) * ` + chainFactor + `))
 			<> ((8 * ` + chainFactor + `) ^ ((MAX(c.version) * 8 + 8 + MAX(c.status)) * ` + chainFactor + `))
-		OR MAX(h.version = c.version AND h.expires_at = c.expires_at AND h.due_at = c.due_at) <> 1 ORDER BY c.id LIMIT ?`
+		OR MAX(h.version = c.version AND h.expires_at = c.expires_at AND (h.due_at = c.due_at OR c.observed = 1)) <> 1 ORDER BY c.id LIMIT ?`
 }
 
 // stepTallies counts the steps of a range by template, day and kind, those that the statistics have seen and those that
@@ -103,7 +107,7 @@ func (s *Store) Fence(ctx context.Context, settled time.Duration) (coupon.Fence,
 	var f coupon.Fence
 	var seed string
 	us := settled.Microseconds()
-	err := s.queryRow(ctx, s.sql, stmtReconFence, []any{&f.Now, &f.Settled, &f.Last, &seed}, us, us)
+	err := s.queryRow(ctx, s.sql, stmtReconFence, []any{&f.Now, &f.Settled, &f.Last, &seed}, us, us, us, us)
 	f.Seeded = seed == seedDone
 	return f, err
 }

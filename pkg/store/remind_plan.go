@@ -11,7 +11,7 @@ import (
 
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtRemindPage = define("remind.page", `SELECT id, version, template_id, revision, user_id, batch_id, expires_at, due_at, UTC_TIMESTAMP(3)
+	stmtRemindPage = define("remind.page", `SELECT id, version, template_id, revision, user_id, batch_id, expires_at, due_at, observed, UTC_TIMESTAMP(3)
 		FROM coupon FORCE INDEX (coupon_due)
 		WHERE status = 1 AND due_at < ? AND due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?)) ORDER BY due_at, id LIMIT ?`)
 	stmtRemindPast = define("remind.past", `SELECT coupon_id, to_status, at, expires_at FROM coupon_history FORCE INDEX (PRIMARY)
@@ -38,17 +38,21 @@ func (s *Store) RemindPage(ctx context.Context, o coupon.Offset, zone *time.Loca
 	err := s.query(ctx, s.sql, stmtRemindPage, func(r *sql.Rows) error {
 		var e coupon.Expiring
 		var k key
-		if err := r.Scan(&e.CouponID, &e.Version, &k.id, &k.revision, &e.UserID, &e.BatchID, &e.ExpiresAt, &page.Next.At, &page.Now); err != nil {
+		var observed bool
+		if err := r.Scan(&e.CouponID, &e.Version, &k.id, &k.revision, &e.UserID, &e.BatchID, &e.ExpiresAt, &page.Next.At, &observed, &page.Now); err != nil {
 			return err
 		}
 		page.Next.ID = e.CouponID
+		page.Rows++
+		if observed {
+			return nil // its owner tells of it
+		}
 		es, keys = append(es, e), append(keys, k)
 		return nil
 	}, after(from, end, limit)...)
 	if err != nil {
 		return coupon.RemindPage{Next: from}, err
 	}
-	page.Rows = len(es)
 	var passed []coupon.Expiring
 	for i := range es {
 		terms, err := s.termsOf(ctx, s.sql, keys[i].id, keys[i].revision)

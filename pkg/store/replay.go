@@ -98,8 +98,8 @@ func (s *Store) replaySteps(ctx context.Context, a *coupon.ReplayAsk, st Stateme
 		read++
 		next.Coupon, next.Version = t.CouponID, t.Version
 		next.Seen++
-		if !template.Valid || t.At.Before(a.From) || !t.At.Before(a.To) {
-			return nil // of no coupon: it moves just now, and is met where it goes
+		if !template.Valid || t.At.Before(a.From) || !t.At.Before(a.To) || cause == string(coupon.CauseImport) {
+			return nil // of no coupon: it moves just now, and is met where it goes; an import's steps happened elsewhere
 		}
 		t.Cause, t.Origin, t.OrderID, t.BatchID, t.UserID = coupon.Cause(cause), coupon.Origin(origin), string(order), string(batch), string(user)
 		t.LockUntil, t.Previous, t.ValidFrom = until.Time, previous.Time, valid.Time

@@ -1,0 +1,52 @@
+// Numbers, sums and times as the reader's language writes them.
+import { language, t } from "./words.js";
+
+export const count = (n) => new Intl.NumberFormat(language()).format(n);
+export const decimal = (n, digits = 1) => new Intl.NumberFormat(language(), { maximumFractionDigits: digits, minimumFractionDigits: n > 0 && n < 10 ? 1 : 0 }).format(n);
+export const short = (n) => new Intl.NumberFormat(language(), { notation: "compact", maximumFractionDigits: 1 }).format(n);
+export const atLeast = (n, capped) => (capped ? "≥ " : "") + count(n);
+
+// money of minor units.
+export function money(minor, currency) {
+  try {
+    const f = new Intl.NumberFormat(language(), { style: "currency", currency });
+    return f.format(minor / 10 ** f.resolvedOptions().maximumFractionDigits);
+  } catch { return count(minor) + " " + currency; }
+}
+
+export function sums(value) {
+  const currencies = Object.keys(value || {}).sort();
+  return currencies.length === 0 ? "0" : currencies.map((c) => money(value[c], c)).join(" + ");
+}
+
+// span of seconds in at most two units.
+export function span(seconds) {
+  const s = Math.abs(seconds);
+  if (s > 0 && s < 1) return Math.max(1, Math.round(s * 1000)) + " ms";
+  if (s < 10 && s % 1 !== 0) return decimal(s) + " s";
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  let rest = Math.round(s);
+  const parts = [];
+  for (const [size, name] of units) {
+    const n = Math.floor(rest / size);
+    if (n > 0 || (size === 1 && parts.length === 0)) parts.push(n + " " + t("unit." + name));
+    rest -= n * size;
+    if (parts.length === 2 || (parts.length === 1 && size === 1)) break;
+  }
+  return parts.join(" ");
+}
+
+export const milliseconds = (ms) => ms <= 0 ? "0 ms" : ms < 1000 ? Math.round(ms) + " ms" : span(ms / 1000);
+
+const when = (options) => (at) => new Intl.DateTimeFormat(language(), options).format(at);
+export const clock = when({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+export const seconds = when({ hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+export const date = when({ month: "short", day: "numeric" });
+export const full = when({ year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+export const zone = () => {
+  const part = new Intl.DateTimeFormat(language(), { timeZoneName: "short" }).formatToParts(new Date()).find((p) => p.type === "timeZoneName");
+  return part ? part.value : "";
+};
+
+// ago tells how far an instant lies from another: "in 2 h 5 min", "3 d 1 h ago".
+export const ago = (at, now) => t(at > now ? "in" : "ago", span((at - now) / 1000));

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/audit"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
+	"github.com/lapsehq/lapse/pkg/status"
 )
 
 type demoCommand struct {
@@ -164,13 +165,7 @@ func example(text string) string {
 }
 
 // grouped writes 10000 as 10 000.
-func grouped(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + " " + s[i:]
-	}
-	return s
-}
+func grouped(n int) string { return status.Grouped(n) }
 
 func seconds(ms int64) string { return fmt.Sprintf("%.2f s", float64(ms)/1000) }
 

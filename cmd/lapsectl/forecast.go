@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/status"
 	"github.com/lapsehq/lapse/pkg/store"
 )
 
@@ -27,40 +27,7 @@ type forecastCommand struct {
 }
 
 // forecastJSON is a forecast as --json prints it.
-type forecastJSON struct {
-	Now      string               `json:"now"`
-	From     string               `json:"from"`
-	To       string               `json:"to"`
-	Template *string              `json:"template_id"`
-	Drain    drainJSON            `json:"drain"`
-	Unused   int64                `json:"unused"`
-	Locked   int64                `json:"locked"`
-	Value    map[string]int64     `json:"value"` // minor units by currency
-	Complete bool                 `json:"complete"`
-	Peaks    int                  `json:"peaks"`
-	Buckets  []forecastBucketJSON `json:"buckets"`
-}
-
-type drainJSON struct {
-	PerSecond float64 `json:"per_second"`
-	Pods      int     `json:"pods"`
-	Source    string  `json:"source"` // measured, configured, given
-}
-
-type forecastBucketJSON struct {
-	Start          string           `json:"start"`
-	End            string           `json:"end"`
-	Unused         int64            `json:"unused"`
-	Locked         int64            `json:"locked"`
-	Value          map[string]int64 `json:"value"`
-	Counted        string           `json:"counted"` // all, at_least, not
-	DrainSeconds   float64          `json:"drain_seconds"`
-	Backlog        int64            `json:"backlog"`
-	PeakAt         *string          `json:"peak_at"`
-	PeakCoupons    int64            `json:"peak_coupons"`
-	PeakLateness   float64          `json:"peak_lateness_seconds"`
-	BeyondCapacity bool             `json:"peak"` // the fullest second holds more than the fleet drains in one
-}
+type forecastJSON = status.Forecast
 
 // Run shows the forecast.
 func (c *forecastCommand) Run(ctx context.Context, s *system) error {
@@ -82,19 +49,16 @@ func (c *forecastCommand) Run(ctx context.Context, s *system) error {
 		if err != nil {
 			return err //nolint:wrapcheck // says what it does
 		}
-		source := "configured"
-		if f.Drain.Measured {
-			source = "measured"
-		}
+		source := ""
 		if rate > 0 {
 			f.Drain, source = coupon.DrainRate{PerPod: rate, Pods: 1}, "given"
 			f.Spread()
 		}
-		x := c.json(q, f, source)
+		x := status.ForecastOf(q, f, source)
 		if c.JSON {
 			return s.printJSON(x)
 		}
-		return s.print(x.text(c.By, c.All))
+		return s.print(forecastText(x, c.By, c.All))
 	})
 }
 
@@ -143,52 +107,9 @@ func (c *forecastCommand) query() (coupon.ForecastQuery, error) {
 	return q, errors.Join(errs...)
 }
 
-func (c *forecastCommand) json(q coupon.ForecastQuery, f coupon.Forecast, source string) forecastJSON {
-	x := forecastJSON{
-		Now: instant(f.Now), From: instant(q.From), To: instant(q.To), Value: map[string]int64{}, Complete: true,
-		Drain:   drainJSON{PerSecond: f.Drain.PerSecond(), Pods: max(1, f.Drain.Pods), Source: source},
-		Buckets: make([]forecastBucketJSON, len(f.Buckets)),
-	}
-	if f.Drain.PerSecond() == 0 {
-		x.Drain.Source = "unknown"
-	}
-	if q.Template != 0 {
-		id := strconv.FormatUint(q.Template, 10)
-		x.Template = &id
-	}
-	for i, b := range f.Buckets {
-		out := forecastBucketJSON{
-			Start: instant(b.Start), End: instant(b.End), Unused: b.Unused, Locked: b.Locked, Value: b.Value, Counted: "all",
-			DrainSeconds: b.Drain.Seconds(), Backlog: b.Backlog, PeakCoupons: b.Peak.Coupons, BeyondCapacity: f.Drain.Over(b.Peak.Coupons),
-		}
-		switch {
-		case b.Skipped:
-			out.Counted = "not"
-		case b.Capped:
-			out.Counted = "at_least"
-		}
-		if out.Value == nil {
-			out.Value = map[string]int64{}
-		}
-		if b.Peak.Coupons > 0 {
-			out.PeakAt, out.PeakLateness = instantOrNil(b.Peak.At), f.Drain.Lateness(b.Peak.Coupons).Seconds()
-		}
-		if out.BeyondCapacity {
-			x.Peaks++
-		}
-		x.Complete = x.Complete && out.Counted == "all"
-		x.Unused, x.Locked = x.Unused+b.Unused, x.Locked+b.Locked
-		for currency, v := range b.Value {
-			x.Value[currency] += v
-		}
-		x.Buckets[i] = out
-	}
-	return x
-}
-
 const barWidth = 30
 
-func (x forecastJSON) text(by string, all bool) string {
+func forecastText(x forecastJSON, by string, all bool) string {
 	most := int64(1)
 	for _, b := range x.Buckets {
 		most = max(most, b.Unused)
@@ -241,12 +162,7 @@ func (x forecastJSON) text(by string, all bool) string {
 // minuteText is an instant to the minute.
 func minuteText(at string) string { return at[:10] + " " + at[11:16] }
 
-func seconds64(s float64) string {
-	if s == 0 {
-		return "0s"
-	}
-	return time.Duration(s * float64(time.Second)).Round(10 * time.Millisecond).String()
-}
+func seconds64(s float64) string { return status.Seconds(s) }
 
 func valueText(v map[string]int64) string {
 	var parts []string

@@ -9,15 +9,8 @@ import (
 	"strings"
 
 	"github.com/lapsehq/lapse/pkg/broker"
-	"github.com/lapsehq/lapse/pkg/event"
-	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/parked"
 	"github.com/lapsehq/lapse/pkg/store"
-)
-
-// Actions in the operators' log.
-const (
-	deedReplay  = "parked.replay"
-	deedDiscard = "parked.discard"
 )
 
 // moveFlags are those of replay and discard.
@@ -36,94 +29,41 @@ func (f *moveFlags) ready(s *system) error {
 	return errors.Join(errs...)
 }
 
-// deed is the record of one page.
-func (f *moveFlags) deed(action, place string, items []parkedItem) store.Deed {
-	refs := make([]string, 0, min(len(items), deedRefs))
-	ids := make([]string, 0, cap(refs))
-	for _, p := range items[:min(len(items), deedRefs)] {
-		refs, ids = append(refs, p.Ref), append(ids, p.MessageID[:min(len(p.MessageID), 64)])
-	}
-	return store.Deed{
-		Actor: f.Actor, Reason: f.byFlags.Reason, Action: action, Subject: place,
-		Detail: map[string]any{"n": len(items), "refs": refs, "message_ids": ids, "origin": f.Origin, "reason_has": f.ReasonHas, "all": f.All},
-	}
+func (f *moveFlags) move(s *system) parked.Move {
+	return parked.Move{Filter: f.filter(), All: f.All, Actor: f.Actor, Reason: f.byFlags.Reason, Note: s.note}
 }
 
 type parkedReplay struct{ moveFlags }
 
-// Run sends what was chosen to where it came from: published anew and confirmed, written down, and then taken out. Whoever
-// receives it twice for that knows it.
+// Run sends what was chosen to where it came from.
 func (c *parkedReplay) Run(ctx context.Context, s *system) error {
 	if err := c.ready(s); err != nil {
 		return err
 	}
 	return s.withAside(ctx, func(a *aside) error {
 		return a.publishing(ctx, c.DryRun, func(p *broker.Publisher) error {
-			lost := 0
-			return a.move(ctx, &c.moveFlags, "replayed", func(place string, items []parkedItem) ([]bool, error) {
-				if place == placeOutbox {
-					return allOf(items), a.db.ReplayParked(ctx, rowsOf(items), c.deed(deedReplay, place, items))
-				}
-				done, sent := make([]bool, len(items)), make([]parkedItem, 0, len(items))
-				messages := make([]broker.Message, 0, len(items))
-				at := make([]int, 0, len(items))
-				for i, p := range items {
-					m, ok := a.home(p)
-					if !ok {
-						lost++
-						s.note("%s: it is not known where it came from; it stays", p.Ref)
-						continue
-					}
-					messages, at = append(messages, m), append(at, i)
-				}
-				if len(messages) == 0 {
-					return done, nil
-				}
-				var failed error
-				for k, err := range p.Publish(ctx, messages) {
-					if err != nil {
-						failed = errors.Join(failed, fmt.Errorf("%s: %w", items[at[k]].Ref, err))
-						continue
-					}
-					done[at[k]] = true
-					sent = append(sent, items[at[k]])
-				}
-				if len(sent) > 0 {
-					if err := a.db.RecordDeed(ctx, c.deed(deedReplay, place, sent)); err != nil {
-						return nil, err // it comes again
-					}
-				}
-				if failed != nil {
-					s.note("some could not be sent and stay: %v", failed)
-				}
-				return done, nil
-			})
+			return a.move(ctx, &c.moveFlags, "replayed", a.Replay(ctx, p, c.moveFlags.move(s)))
 		})
 	})
 }
 
 type parkedDiscard struct{ moveFlags }
 
-// Run deletes what was chosen, after that was written down.
+// Run deletes what was chosen.
 func (c *parkedDiscard) Run(ctx context.Context, s *system) error {
 	if err := c.ready(s); err != nil {
 		return err
 	}
 	return s.withAside(ctx, func(a *aside) error {
-		return a.move(ctx, &c.moveFlags, "discarded", func(place string, items []parkedItem) ([]bool, error) {
-			d := c.deed(deedDiscard, place, items)
-			if place == placeOutbox {
-				return allOf(items), a.db.DiscardParked(ctx, rowsOf(items), d)
-			}
-			return allOf(items), a.db.RecordDeed(ctx, d)
-		})
+		return a.move(ctx, &c.moveFlags, "discarded", a.Discard(ctx, c.moveFlags.move(s)))
 	})
 }
 
 // move does a deed to what is chosen and says how much that was.
 func (a *aside) move(ctx context.Context, f *moveFlags, done string, do func(place string, items []parkedItem) ([]bool, error)) error {
 	chosen, moved := 0, 0
-	seen, err := a.pages(ctx, &f.parkedFilter, func(place string, items []parkedItem) ([]bool, error) {
+	filter := f.filter()
+	seen, err := a.Pages(ctx, &filter, func(place string, items []parkedItem) ([]bool, error) {
 		chosen += len(items)
 		if f.DryRun {
 			return nil, nil
@@ -157,7 +97,7 @@ func (a *aside) move(ctx context.Context, f *moveFlags, done string, do func(pla
 
 // publishing runs a publisher for f; nothing is sent in a dry run.
 func (a *aside) publishing(ctx context.Context, dry bool, f func(*broker.Publisher) error) error {
-	publisher := a.client.NewPublisher()
+	publisher := a.Client.NewPublisher()
 	if dry {
 		return f(publisher)
 	}
@@ -172,49 +112,6 @@ func (a *aside) publishing(ctx context.Context, dry bool, f func(*broker.Publish
 	}
 	stop()
 	return errors.Join(err, <-ended)
-}
-
-// home is the message that brings p back to the queue that it came from: through the exchange of that queue where there is
-// one, so that it keeps its key, else straight to the queue; a trigger of the ladder to the due queues. It begins its
-// attempts anew.
-func (a *aside) home(p parkedItem) (broker.Message, bool) {
-	d := p.delivery
-	plan := a.ladder.Plan()
-	_, err := ladder.ParseKey(d.Key)
-	onLadder := err == nil
-	queue := slices.IndexFunc(plan.Queues, func(q ladder.Queue) bool {
-		return q.Name == p.Origin && (q.Role == ladder.RoleIntake || q.Role == ladder.RoleNotice)
-	})
-	switch {
-	case queue >= 0 && slices.ContainsFunc(plan.Exchanges, func(e ladder.Exchange) bool { return e.Name == p.Origin }):
-		return d.Revived(p.Origin, d.Key), true
-	case queue >= 0:
-		return d.Revived("", p.Origin), true
-	case onLadder:
-		if t, err := event.DecodeTrigger(d.Body); err == nil && t.Attempt > 0 {
-			t.Attempt = 0
-			d.Body = a.codec.Trigger(t)
-		}
-		return d.Revived(a.ladder.Due(), d.Key), true
-	default:
-		return broker.Message{}, false
-	}
-}
-
-func allOf(items []parkedItem) []bool {
-	all := make([]bool, len(items))
-	for i := range all {
-		all[i] = true
-	}
-	return all
-}
-
-func rowsOf(items []parkedItem) []uint64 {
-	ids := make([]uint64, len(items))
-	for i := range items {
-		ids[i] = items[i].row
-	}
-	return ids
 }
 
 type parkedLog struct {
@@ -239,7 +136,7 @@ func (c *parkedLog) Run(ctx context.Context, s *system) error {
 	}
 	return s.withStore(ctx, func(db *store.Store) error {
 		out := []parkedDeed{}
-		for _, action := range []string{deedReplay, deedDiscard} {
+		for _, action := range []string{parked.DeedReplay, parked.DeedDiscard} {
 			deeds, err := db.Deeds(ctx, action, 0, c.Limit)
 			if err != nil {
 				return err //nolint:wrapcheck // named by the store

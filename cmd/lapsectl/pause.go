@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/status"
 	"github.com/lapsehq/lapse/pkg/store"
 )
 
@@ -164,54 +165,15 @@ func templateThere(ctx context.Context, db *store.Store, id string) error {
 }
 
 // pauseJSON is a pause as status prints it.
-type pauseJSON struct {
-	What   string `json:"what"`
-	Scope  string `json:"scope"` // template, batch, channel; empty: all of it
-	ID     string `json:"id"`
-	Since  string `json:"since"`
-	Actor  string `json:"actor"` // empty: not known any more
-	Reason string `json:"reason"`
-}
+type pauseJSON = status.Pause
 
-// pausesOf tells what is paused, by whom and why.
-func pausesOf(ctx context.Context, db *store.Store) ([]pauseJSON, error) {
-	ps, err := db.Pauses(ctx)
-	if err != nil || len(ps.List()) == 0 {
-		return []pauseJSON{}, err //nolint:wrapcheck // says what it does
-	}
-	const recent = 1000
-	deeds, err := db.Deeds(ctx, store.DeedPause, 0, recent)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it does
-	}
-	by := map[string]store.Deed{}
-	for _, d := range deeds {
-		if _, newer := by[d.Subject]; !newer {
-			by[d.Subject] = d
-		}
-	}
-	out := make([]pauseJSON, 0, len(ps.List()))
-	for _, p := range ps.List() {
-		d := by[p.String()]
-		out = append(out, pauseJSON{What: string(p.Brake), Scope: string(p.Scope), ID: p.ID, Since: instant(p.Since), Actor: d.Actor, Reason: d.Reason})
-	}
-	return out, nil
-}
-
-func (p pauseJSON) what() string {
-	if p.Scope == "" {
-		return p.What
-	}
-	return p.What + " of " + p.Scope + " " + p.ID
-}
-
-func (x *statusJSON) paused() string {
+func (x statusScreen) paused() string {
 	if len(x.Paused) == 0 {
 		return "nothing"
 	}
 	parts := make([]string, len(x.Paused))
 	for i, p := range x.Paused {
-		parts[i] = fmt.Sprintf("%s since %s by %s (%s)", p.what(), p.Since, p.Actor, p.Reason)
+		parts[i] = fmt.Sprintf("%s since %s by %s (%s)", p, p.Since, p.Actor, p.Reason)
 	}
 	return strings.Join(parts, "; ")
 }

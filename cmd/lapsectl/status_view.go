@@ -7,152 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/status"
 )
 
 // statusJSON is the state of an installation as --json prints it.
-type statusJSON struct {
-	at time.Time
+type statusJSON = status.Status
 
-	Now            string          `json:"now"` // of the database
-	Installation   string          `json:"installation"`
-	Mechanism      string          `json:"mechanism"`
-	Healthy        bool            `json:"healthy"`
-	Attention      []string        `json:"attention"` // what needs it, for a person
-	Fleet          []podJSON       `json:"fleet"`
-	Broker         brokerJSON      `json:"broker"`
-	Rates          ratesJSON       `json:"rates_per_second"` // over fifteen seconds
-	DrainPerSecond float64         `json:"drain_per_second"` // what the fleet can do; 0: not known yet
-	Stages         []stageJSON     `json:"stages"`           // over fifteen seconds
-	Bottleneck     *bottleneckJSON `json:"bottleneck"`
-	Lateness       latenessJSON    `json:"lateness"` // over a minute
-	Overdue        overdueJSON     `json:"overdue"`
-	Outbox         []laneJSON      `json:"outbox"`
-	ParkedRows     int64           `json:"outbox_parked"`
-	Locks          locksJSON       `json:"locks"`
-	Sweep          sweepStateJSON  `json:"sweep"`
-	Planner        plannerJSON     `json:"planner"`
-	Clock          clocksJSON      `json:"clock"`
-	Paused         []pauseJSON     `json:"paused"` // by operators
-	Limits         []string        `json:"limits_exceeded"`
-}
-
-type podJSON struct {
-	Pod      string `json:"pod"`
-	Role     string `json:"role"`
-	Version  string `json:"version"`
-	Started  string `json:"started_at"`
-	SilentMS int64  `json:"silent_ms"`
-	Alive    bool   `json:"alive"`
-}
-
-type brokerJSON struct {
-	Reachable bool             `json:"reachable"`
-	Error     string           `json:"error,omitempty"`
-	Waiting   int              `json:"waiting"` // in the ladder
-	Missing   int              `json:"missing"` // queues
-	Queues    []queueCountJSON `json:"queues"`
-}
-
-type queueCountJSON struct {
-	Role     string `json:"role"`
-	Queue    string `json:"queue"`
-	Messages int    `json:"messages"`
-}
-
-type ratesJSON struct {
-	Issued    float64 `json:"issued"`
-	Expired   float64 `json:"expired"`
-	Published float64 `json:"published"`
-	Notices   float64 `json:"notices"`
-}
-
-type stageJSON struct {
-	Stage    string  `json:"stage"`
-	Party    string  `json:"party"` // broker, database, provider; empty: it contains others
-	Count    int64   `json:"count"`
-	Failed   int64   `json:"failed"`
-	MeanMS   float64 `json:"mean_ms"`
-	MaxMS    float64 `json:"max_ms"`
-	CalmMS   float64 `json:"calm_ms"`
-	Slowness float64 `json:"slowness"` // mean over calm
-}
-
-type bottleneckJSON struct {
-	Party    string  `json:"party"`
-	Stage    string  `json:"stage"`
-	Slowness float64 `json:"slowness"`
-}
-
-// reason is what made it the bottleneck.
-func (b *bottleneckJSON) reason() string {
-	if b.Slowness >= failingFrom {
-		return b.Stage + " fails more often than not"
-	}
-	return fmt.Sprintf("%s takes %.0f times as long as when all is calm", b.Stage, b.Slowness)
-}
-
-const failingFrom = 1000
-
-type latenessJSON struct {
-	Expired int64   `json:"expired"`
-	P50MS   float64 `json:"p50_ms"` // at most
-	P99MS   float64 `json:"p99_ms"`
-}
-
-type overdueJSON struct {
-	Coupons       int64   `json:"coupons"`
-	OldestSeconds float64 `json:"oldest_seconds"`
-}
-
-type laneJSON struct {
-	Lane     string `json:"lane"`
-	Rows     int64  `json:"rows"`
-	OldestMS int64  `json:"oldest_ms"`
-}
-
-type locksJSON struct {
-	Locked        int64   `json:"locked"`
-	RunOut        int64   `json:"run_out"`
-	OldestSeconds float64 `json:"oldest_seconds"`
-}
-
-type sweepStateJSON struct {
-	Modes     []string `json:"modes"`
-	Recovered int64    `json:"recovered"` // over fifteen seconds
-	Skipped   int64    `json:"skipped"`
-}
-
-type plannerJSON struct {
-	HorizonSeconds float64 `json:"horizon_seconds"` // 0: unlimited
-	Frontier       *string `json:"frontier"`
-	Held           bool    `json:"held"`
-	LagSeconds     float64 `json:"lag_seconds"`
-
-	Reminders []remindLagJSON `json:"reminders"`
-}
-
-type remindLagJSON struct {
-	Offset     string  `json:"offset"`
-	Frontier   *string `json:"frontier"` // null: its plan has not begun
-	LagSeconds float64 `json:"lag_seconds"`
-}
-
-func plannerOf(p coupon.PlanState) plannerJSON {
-	x := plannerJSON{
-		HorizonSeconds: p.Horizon.Seconds(), Frontier: instantOrNil(p.Frontier), Held: p.Held, LagSeconds: p.Lag.Seconds(), Reminders: []remindLagJSON{},
-	}
-	for _, r := range p.Reminders {
-		x.Reminders = append(x.Reminders, remindLagJSON{Offset: r.Offset, Frontier: instantOrNil(r.Frontier), LagSeconds: r.Lag.Seconds()})
-	}
-	return x
-}
-
-type clocksJSON struct {
-	Processes int   `json:"processes"`
-	Stopped   int   `json:"stopped"`
-	WorstMS   int64 `json:"worst_offset_ms"`
-}
+// statusScreen shows it to people.
+type statusScreen struct{ *statusJSON }
 
 // printLine writes one document in one line.
 func (s *system) printLine(v any) error {
@@ -164,7 +26,7 @@ func (s *system) printLine(v any) error {
 }
 
 // text is one screen.
-func (x *statusJSON) text(colour bool) string {
+func (x statusScreen) text(colour bool) string {
 	paint := func(code, text string) string {
 		if !colour {
 			return text
@@ -212,10 +74,10 @@ func ms(v float64) string {
 	return time.Duration(v * float64(time.Millisecond)).Round(10 * time.Microsecond).String()
 }
 
-func (x *statusJSON) summary() table {
+func (x statusScreen) summary() table {
 	bottleneck := "none"
 	if x.Bottleneck != nil {
-		bottleneck = x.Bottleneck.Party + ": " + x.Bottleneck.reason()
+		bottleneck = x.Bottleneck.Party + ": " + x.Bottleneck.Reason()
 	}
 	lateness := "nothing expired in the last minute"
 	if x.Lateness.Expired > 0 {
@@ -242,7 +104,7 @@ func (x *statusJSON) summary() table {
 	}
 }
 
-func (x *statusJSON) roles() string {
+func (x statusScreen) roles() string {
 	alive := map[string]int{}
 	for _, p := range x.Fleet {
 		if p.Alive {
@@ -259,7 +121,7 @@ func (x *statusJSON) roles() string {
 	return strings.Join(parts, ", ")
 }
 
-func (x *statusJSON) queues() string {
+func (x statusScreen) queues() string {
 	if !x.Broker.Reachable {
 		return "broker cannot be reached"
 	}
@@ -278,7 +140,7 @@ func (x *statusJSON) queues() string {
 	return strings.Join(parts, ", ")
 }
 
-func (x *statusJSON) outbox() string {
+func (x statusScreen) outbox() string {
 	var parts []string
 	for _, l := range x.Outbox {
 		text := fmt.Sprintf("%s %s", l.Lane, capped(l.Rows, statusCount))
@@ -290,7 +152,7 @@ func (x *statusJSON) outbox() string {
 	return strings.Join(append(parts, "parked "+capped(x.ParkedRows, statusCount)), ", ")
 }
 
-func (x *statusJSON) sweep() string {
+func (x statusScreen) sweep() string {
 	mode := "not known"
 	if len(x.Sweep.Modes) > 0 {
 		mode = strings.Join(x.Sweep.Modes, ", ")
@@ -298,7 +160,7 @@ func (x *statusJSON) sweep() string {
 	return fmt.Sprintf("%s, recovered %d, passed over %d", mode, x.Sweep.Recovered, x.Sweep.Skipped)
 }
 
-func (x *statusJSON) reminders() string {
+func (x statusScreen) reminders() string {
 	if len(x.Planner.Reminders) == 0 {
 		return "none"
 	}
@@ -309,7 +171,7 @@ func (x *statusJSON) reminders() string {
 	return strings.Join(parts, ", ")
 }
 
-func (x *statusJSON) planner() string {
+func (x statusScreen) planner() string {
 	p := x.Planner
 	if p.HorizonSeconds == 0 && p.Frontier == nil {
 		return "horizon unlimited"
@@ -323,3 +185,5 @@ func (x *statusJSON) planner() string {
 	}
 	return text + ", lag " + seconds64(p.LagSeconds)
 }
+
+func capped(n, limit int64) string { return status.Capped(n, limit) }

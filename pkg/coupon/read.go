@@ -214,3 +214,13 @@ func (d *DayStats) Add(o DayStats, times int64) {
 		*f.to += f.by * times
 	}
 }
+
+// TemplateStates is how many coupons of a template are in which state, archived ones included.
+type TemplateStates struct {
+	TemplateID                                     uint64
+	Name                                           string
+	Value                                          int64 // of one coupon, minor units
+	Currency                                       string
+	Stopped                                        bool // it issues no more
+	Granted, Unused, Locked, Used, Expired, Voided int64
+}

@@ -35,8 +35,11 @@ func (l *Ladder) PermissionsOf(role string, declare bool) (Permissions, error) {
 	}
 	out := names(l.Enter(), l.Due(), l.Events(), l.ParkExchange())
 	switch role {
-	case "publisher":
-		return Permissions{none, out, names(l.Issuance(), l.Orders(), l.Ledger())}, nil
+	case "publisher": // the console looks through what was set aside, and brings it back
+		return Permissions{
+			none, names(l.Enter(), l.Due(), l.Events(), l.ParkExchange(), l.Issuance(), l.Orders()),
+			names(l.Issuance(), l.Orders(), l.Ledger(), l.Parked(), l.Unroutable()),
+		}, nil
 	case "expirer":
 		return Permissions{none, out, names(append(l.DueQueues(), l.Unroutable())...)}, nil
 	default:

@@ -32,8 +32,8 @@ func groups() map[Role][]string {
 	every := []string{"beat", "clock", "effects", "operator", "pause", "read", "remind", "setting", "status", "store"}
 	return map[Role][]string{
 		RolePublisher: append([]string{
-			"act", "archive", "expire", "forecast", "heartbeat", "idempotency", "issue", "list", "notice", "outbox", "plan", "profile", "quota",
-			"seed", "stats", "template",
+			"act", "archive", "expire", "explain", "forecast", "heartbeat", "idempotency", "issue", "list", "notice", "outbox", "overview", "parked",
+			"plan", "profile", "quota", "seed", "stats", "template",
 		}, every...),
 		RoleExpirer: append([]string{
 			"act", "archive", "expire", "forecast", "outbox", "quota", "reconcile", "remove", "repair", "stats", "sweep", "template",

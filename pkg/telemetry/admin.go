@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// AdminConfig of the admin server. It has no authentication: keep its port inside the cluster.
+// AdminConfig of the admin server. It asks nobody who they are, but for what is mounted on it: keep its port inside the cluster.
 type AdminConfig struct {
 	// Address to listen on, "host:port"; an empty host means all interfaces, port 0 a free one. Each worker has its default.
 	Address string `koanf:"address"`
@@ -54,6 +54,7 @@ type Check func(ctx context.Context) error
 type Admin struct {
 	cfg    AdminConfig
 	logger *zap.Logger
+	mux    *http.ServeMux
 	server *http.Server
 
 	mu       sync.Mutex
@@ -65,8 +66,8 @@ type Admin struct {
 
 // NewAdmin returns a server that shows reg. Register checks, then Start it.
 func NewAdmin(cfg AdminConfig, reg *prometheus.Registry, logger *zap.Logger) *Admin {
-	a := &Admin{cfg: cfg, logger: logger}
 	mux := http.NewServeMux()
+	a := &Admin{cfg: cfg, logger: logger, mux: mux}
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]bool{"live": true})
 	})
@@ -97,6 +98,10 @@ func (a *Admin) AddCheck(name string, c Check) {
 	defer a.mu.Unlock()
 	a.checks = append(a.checks, &check{name: name, run: c})
 }
+
+// Mount serves whatever is below path ("/console/") by h, besides the rest. It may be called while serving, once for each path. h has
+// forty seconds for an answer.
+func (a *Admin) Mount(path string, h http.Handler) { a.mux.Handle(path, h) }
 
 // Start listens; when it returns nil the server answers.
 func (a *Admin) Start(ctx context.Context) error {

@@ -87,6 +87,9 @@ func explainText(e store.Explanation) string {
 		add("expired", fmt.Sprintf("%s by %s, %s", instant(e.ExpiredAt), e.Cause, expiredText(e)))
 	}
 	add("archived", instant(e.ArchivedAt))
+	if e.Observed {
+		add("observed", "another system owns it: nothing moves it here, and what is decided of its end is only noted")
+	}
 	if e.Return != nil {
 		add("returns", returnText(*e.Return))
 	}

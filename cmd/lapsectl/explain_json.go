@@ -35,6 +35,7 @@ type explainedJSON struct {
 	LatePay    string         `json:"late_pay_policy"`
 	LateWindow string         `json:"late_pay_window"`
 	ArchivedAt *string        `json:"archived_at"` // null: not archived
+	Observed   bool           `json:"observed"`    // another system owns it
 	Beyond     bool           `json:"beyond_horizon"`
 	Trigger    *scheduledJSON `json:"trigger"` // null: nothing will ring
 	Return     *returnJSON    `json:"quota_return"`
@@ -109,7 +110,7 @@ func explainedOf(e store.Explanation) explainedJSON {
 		},
 		ValidFrom: end(e.ValidFrom), ExpiresAt: end(e.ExpiresAt), DueAt: end(e.DueAt), GrantedAt: end(e.GrantedAt),
 		LockedAt: end(e.LockedAt), LockUntil: end(e.LockUntil), OrderID: orNull(e.OrderID), UsedAt: end(e.UsedAt),
-		ExpiredAt: end(e.ExpiredAt), Cause: orNull(string(e.Cause)), Beyond: e.Beyond,
+		ExpiredAt: end(e.ExpiredAt), Cause: orNull(string(e.Cause)), Beyond: e.Beyond, Observed: e.Observed,
 		LatePay: string(e.LatePay), LateWindow: e.LateWindow.String(), ArchivedAt: end(e.ArchivedAt), Trigger: triggerOf(e),
 		History: []stepJSON{}, Tombstones: []tombJSON{}, Outbox: []outboxJSON{}, Notices: []toldJSON{},
 	}

@@ -42,7 +42,7 @@ func triggerOf(e store.Explanation) *scheduledJSON {
 		return nil
 	case e.Status == coupon.Locked:
 		kind, at = coupon.KindUnlock, e.LockUntil
-	case coupon.IsNever(e.ExpiresAt):
+	case coupon.IsNever(e.DueAt): // it has no end, or is observed and its end has been decided upon
 		return nil
 	}
 	t := &scheduledJSON{Kind: string(kind), At: instant(at), State: triggerSent}

@@ -121,6 +121,7 @@ func TestImportObserves(t *testing.T) {
 	_, _, err := c.store.ExpireBatch(c.ctx(), ids, func(time.Time) error { return nil })
 	require.NoError(t, err)
 
+	require.Contains(t, c.ok("explain", fmt.Sprint(ids[0].CouponID)), "observed   another system owns it")
 	r := c.run(with("import", "diff")...)
 	require.Equal(t, exitMiss, r.code, r.stderr)
 	require.Regexp(t, `not_expired +10`, r.stdout)

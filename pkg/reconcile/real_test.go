@@ -266,7 +266,7 @@ func TestEveryKindOfDamageIsFound(t *testing.T) {
 	s.Exec(t, `UPDATE coupon_history SET at = at - INTERVAL 2 HOUR WHERE coupon_id = ? AND version = 1`, c[6])
 	archived := uint64(s.Int(t, `SELECT MIN(id) FROM coupon_archive`))
 	s.Exec(t, `INSERT INTO coupon SELECT id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at, locked_at,
-		lock_until, order_id, late_pay_policy, late_pay_window, used_at, expired_at, expire_cause FROM coupon_archive WHERE id = ?`, archived)
+		lock_until, order_id, late_pay_policy, late_pay_window, used_at, expired_at, expire_cause, observed FROM coupon_archive WHERE id = ?`, archived)
 	s.Exec(t, `INSERT INTO coupon_history SELECT * FROM coupon_history_archive WHERE coupon_id = ?`, archived)
 
 	look := func(repair *reconcile.Repair) *reconcile.Report {

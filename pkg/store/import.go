@@ -18,6 +18,7 @@ const MaxImport = 500
 //nolint:gochecknoglobals // statements are constants
 var (
 	stmtImportSource = define("import.source", `SELECT observe, created_at, updated_at FROM import_source WHERE name = ?`)
+	stmtImportAny    = define("import.any", `SELECT COUNT(*) FROM (SELECT coupon_id FROM grant_key WHERE issuer = ? LIMIT 1) k`)
 	stmtImportHold   = define("import.hold", `SELECT observe FROM import_source WHERE name = ? FOR UPDATE`)
 	stmtImportAdd    = define("import.add", `INSERT INTO import_source (name, observe, created_at, updated_at)
 		VALUES (?,?,UTC_TIMESTAMP(3),UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE name = name`)
@@ -33,7 +34,8 @@ func (s *Store) Import(ctx context.Context, name string) (coupon.ImportSource, e
 	return src, err
 }
 
-// RegisterImport makes the import, unless it is there. ErrImportMode if it is there and observes, and should not, or does not, and should.
+// RegisterImport makes the import, unless it is there. ErrImportMode if it has coupons that are observed, and should not be, or are not, and
+// should.
 func (s *Store) RegisterImport(ctx context.Context, name string, observe bool) error {
 	if err := coupon.ValidImportName(name); err != nil {
 		return err //nolint:wrapcheck // says what is wrong
@@ -42,10 +44,17 @@ func (s *Store) RegisterImport(ctx context.Context, name string, observe bool) e
 		return err
 	}
 	src, err := s.Import(ctx, name)
-	if err != nil {
+	if err != nil || src.Observe == observe {
 		return err
 	}
-	return modeOf(name, src.Observe, observe)
+	var some int
+	if err := s.queryRow(ctx, s.sql, stmtImportAny, []any{&some}, []byte(coupon.ImportIssuer(name))); err != nil {
+		return err
+	}
+	if some > 0 {
+		return modeOf(name, src.Observe, observe)
+	}
+	return s.SetImportMode(ctx, name, observe) // nothing came of it yet
 }
 
 func modeOf(name string, is, asked bool) error {

@@ -171,6 +171,8 @@ func TestImportBatchIsDoneOnce(t *testing.T) {
 	template := create(t, s, func(*coupon.Template) {})
 	im := newImporter(t, s, false)
 	rows := fiveStates(template, dbNow(t, d))
+	require.NoError(t, s.RegisterImport(t.Context(), "shop", true), "it has no coupons yet")
+	require.NoError(t, s.RegisterImport(t.Context(), "shop", false))
 	out, first, err := s.ImportBatch(t.Context(), im.h, &im.a, rows, "7", 5, 0)
 	require.NoError(t, err)
 	require.Len(t, out, 5)

@@ -7,7 +7,7 @@
 -- observed 1: another system owns it. No verb moves it and nothing is told of it. Its due_at, and a lock's lock_until, are when the core
 -- looks at it next; what they were at first stands in its history.
 ALTER TABLE coupon ADD COLUMN observed TINYINT UNSIGNED NOT NULL DEFAULT 0;
-ALTER TABLE coupon_archive ADD COLUMN observed TINYINT UNSIGNED NOT NULL DEFAULT 0;
+ALTER TABLE coupon_archive ADD COLUMN observed TINYINT UNSIGNED NOT NULL DEFAULT 0 AFTER expire_cause;
 
 -- Each import by its name; its coupons have the grant keys of the issuer "import:" and that name. observe 1: they are observed. Pruned by
 -- nobody: a row for each system that was ever moved here.

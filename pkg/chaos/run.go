@@ -68,7 +68,8 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 	if err != nil {
 		return result, fmt.Errorf("preparing the load: %w", err)
 	}
-	return result, r.strike(ctx, l)
+	err = r.strike(ctx, l)
+	return result, err
 }
 
 func asked(faults []string) string {

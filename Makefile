@@ -54,6 +54,11 @@ verify: stack build ## what must hold of the walk and of checkout, as checks fro
 	bin/lapsectl verify walk
 	bin/lapsectl verify checkout
 
+# On a stack of its own: it kills servers.
+.PHONY: chaos
+chaos: build ## faults strike a fleet under load, three seeds and every one that has failed before; ten minutes
+	bin/lapsectl chaos --seed 1 --seed 2 --seed 3 --coupons 10000 --for 75s --regressions pkg/chaos/testdata/seeds.txt --json bin/chaos.json
+
 # These speak to Redis, too.
 test verify bench microbench: STACK_WITH := --redis
 

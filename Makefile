@@ -38,7 +38,7 @@ stack: ## start the private RabbitMQ and database of this checkout
 	scripts/stack up $(STACK_FLAGS) $(STACK_WITH)
 
 .PHONY: tools
-tools: ## Prometheus and Alertmanager, for the tests of the alert rules
+tools: ## Prometheus and Alertmanager, for the tests of the alert rules, and Chromium, for those of the console
 	scripts/stack tools $(STACK_FLAGS)
 
 .PHONY: build
@@ -66,13 +66,15 @@ test verify bench microbench: STACK_WITH := --redis
 test: stack tools ## every test, with the race detector, against the real servers
 	@go build -o .tools/summary ./scripts/summary
 	@eval "$$(scripts/stack env)"; { code=0; $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) $(PKG) || code=1; \
-	  if [[ '$(PKG)' == ./... ]]; then (cd bench && $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) ./...) || code=1; fi; \
+	  if [[ '$(PKG)' == ./... ]]; then for module in bench tools/console; do \
+	    (cd $$module && $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) ./...) || code=1; done; fi; \
 	  exit $$code; } | $(TEST_ENV) .tools/summary
 
 .PHONY: lint
 lint: $(GOLANGCI) deploy-check ## linters, the scripts' syntax, and the proof that all SQL is MySQL's
 	$(GOLANGCI) run ./...
 	cd bench && ../$(GOLANGCI) run ./...
+	cd tools/console && ../../$(GOLANGCI) run ./...
 	for script in scripts/stack scripts/lib/*.sh .ci/run; do bash -n $$script; done
 	go run ./scripts/statements | (cd tools/grammar && go test ./... >&2 && go run . ../../pkg/store/migrations/*.sql)
 

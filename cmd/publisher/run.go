@@ -71,6 +71,9 @@ func add(w *worker.Worker, c config.Publisher) error {
 	}); err != nil {
 		return err //nolint:wrapcheck // names the queue
 	}
+	if err := addConsole(w, c); err != nil {
+		return err
+	}
 	return addAPI(w, c.API)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/archive"
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/console"
 	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/heartbeat"
@@ -144,6 +145,7 @@ type Publisher struct {
 	Ledger    ledger.Config        `koanf:"ledger"`
 	Heartbeat heartbeat.Config     `koanf:"heartbeat"`
 	API       api.Config           `koanf:"api"`
+	Console   console.Config       `koanf:"console"`
 }
 
 // besideAPI is how many connections relay, consumers, planner and ledger of a publisher need beside the API's.
@@ -154,7 +156,7 @@ func DefaultPublisher() Publisher {
 	c := Publisher{
 		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Reminders: planner.DefaultRemindConfig(),
 		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
-		Heartbeat: heartbeat.DefaultConfig(), API: api.DefaultConfig(),
+		Heartbeat: heartbeat.DefaultConfig(), API: api.DefaultConfig(), Console: console.DefaultConfig(),
 	}
 	c.Admin.Address = ":9101"
 	c.Database.MaxOpen = 40 // most of them are the API's: see api.limits

@@ -18,6 +18,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/archive"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/config"
+	"github.com/lapsehq/lapse/pkg/console"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/expiry"
 	"github.com/lapsehq/lapse/pkg/heartbeat"
@@ -50,6 +51,7 @@ type settings struct {
 	Archive       archive.Config       `koanf:"archive"`
 	Reconcile     reconcile.Config     `koanf:"reconcile"`
 	Heartbeat     heartbeat.Config     `koanf:"heartbeat"`
+	Console       console.Config       `koanf:"console"`
 }
 
 func defaultSettings() settings {
@@ -59,6 +61,7 @@ func defaultSettings() settings {
 		Expiry: expiry.DefaultConfig(), Notice: config.DefaultNotice(), API: api.DefaultConfig(),
 		Profile: profile.DefaultConfig(), Wakeup: wakeup.DefaultConfig(),
 		Archive: archive.DefaultConfig(), Reconcile: reconcile.DefaultConfig(), Heartbeat: heartbeat.DefaultConfig(),
+		Console: console.DefaultConfig(),
 	}
 }
 

@@ -51,14 +51,16 @@ packages_ensure() {
   [[ $STACK_DATABASE != mysql ]] || mysql_ensure
 }
 
-# tools_ensure installs what tests of the alert rules run: Prometheus with promtool, and Alertmanager. No service of the system's
-# is started; tests start their own on loopback.
+# tools_ensure installs what tests run beside the servers: Prometheus with promtool and Alertmanager for the alert rules, Chromium with
+# a font for Chinese for the console. No service of the system's is started; tests start their own on loopback.
 tools_ensure() {
   local missing=()
   command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
   command -v prometheus-alertmanager >/dev/null || command -v alertmanager >/dev/null || missing+=(prometheus-alertmanager)
+  command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
+  if is_debian && [[ -z $(fc-list :lang=zh 2>/dev/null) ]]; then missing+=(fontconfig fonts-wqy-zenhei); fi
   ((${#missing[@]})) || return 0
-  is_debian || die "not found: prometheus, promtool and alertmanager; put them on PATH: https://prometheus.io/download/"
+  is_debian || die "not found: ${missing[*]}; put prometheus, promtool and alertmanager (https://prometheus.io/download/) and a chromium on PATH"
   packages_install "${missing[@]}"
 }
 

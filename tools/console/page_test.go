@@ -1,0 +1,247 @@
+package console
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lapsehq/lapse/pkg/testenv"
+)
+
+// The parts go one after the other over one installation: each looks, and the last one changes.
+func TestConsole(t *testing.T) {
+	s := newScene(t)
+	for _, part := range []struct {
+		name string
+		test func(*scene)
+	}{
+		{"figures equal SQL", figures},
+		{"one screen, two clicks", twoClicks},
+		{"keyboard alone", keyboard},
+		{"language and colours", languageAndColours},
+		{"readers of screens", semantics},
+		{"phone", phone},
+		{"hidden", hidden},
+		{"who may", whoMay},
+		{"set aside, and replayed", replay},
+	} {
+		ok := t.Run(part.name, func(t *testing.T) {
+			c := *s
+			c.T = t
+			part.test(&c)
+		})
+		require.True(t, ok)
+	}
+}
+
+var notDigits = regexp.MustCompile(`[^0-9]`)
+
+func digits(t testing.TB, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(notDigits.ReplaceAllString(text, ""), 10, 64)
+	require.NoError(t, err, "%q", text)
+	return n
+}
+
+func figures(s *scene) {
+	b := s.open(1280, 900, false)
+	b.signIn(operator)
+	value := func(where string, args ...any) int64 {
+		return s.number(`SELECT COALESCE(SUM(t.value), 0) FROM coupon c JOIN coupon_template t ON t.id = c.template_id AND t.revision = c.revision WHERE `+where, args...)
+	}
+	for span, end := range map[string]string{
+		"60m": `DATE_FORMAT(UTC_TIMESTAMP(3), '%Y-%m-%d %H:%i:00') + INTERVAL 60 MINUTE`,
+		"24h": `DATE_FORMAT(UTC_TIMESTAMP(3), '%Y-%m-%d %H:00:00') + INTERVAL 24 HOUR`,
+		"30d": `DATE(UTC_TIMESTAMP(3)) + INTERVAL 30 DAY`,
+	} {
+		b.do(chromedp.Click(chromedp.CSS(fmt.Sprintf(`input[name="span"][value=%q]`, span))))
+		words := map[string]string{"60m": "60 minutes", "24h": "24 hours", "30d": "30 days"}[span]
+		testenv.Wait(s, "the forecast of "+span, func() bool {
+			return strings.Contains(b.text("#fact-unused dt"), words) &&
+				digits(s, b.text("#fact-unused dd")) == s.number(`SELECT COUNT(*) FROM coupon WHERE status = 1 AND due_at >= UTC_TIMESTAMP(3) AND due_at < `+end)
+		})
+		require.Equal(s, s.number(`SELECT COUNT(*) FROM coupon WHERE status = 2 AND due_at >= UTC_TIMESTAMP(3) AND due_at < `+end), digits(s, b.text("#fact-locked dd")), span)
+		require.Equal(s, value(`status IN (1,2) AND due_at >= UTC_TIMESTAMP(3) AND due_at < `+end), digits(s, b.text("#fact-value dd")), span) // in minor units: two digits
+	}
+	night := s.midnight().UTC().Format("2006-01-02 15:04:05")
+	require.Equal(s, s.number(`SELECT COUNT(*) FROM coupon WHERE status IN (1,2) AND due_at >= ? AND due_at < ? + INTERVAL 10 MINUTE`, night, night), digits(s, b.text("#midnight-n")))
+	require.Contains(s, b.text("#midnight"), "GMT+8")
+
+	for _, id := range s.templates {
+		row := js[[]string](b, fmt.Sprintf(`[...document.querySelector('[data-template="%d"]').closest('tr').querySelectorAll('td')].map((c) => c.textContent)`, id))
+		require.Len(s, row, 7)
+		require.Equal(s, s.number(`SELECT COUNT(*) FROM coupon WHERE template_id = ?`, id), digits(s, row[1]), "granted of %d", id)
+		for i, status := range []int{1, 2, 3, 4, 5} {
+			require.Equal(s, s.number(`SELECT COUNT(*) FROM coupon WHERE template_id = ? AND status = ?`, id, status), digits(s, row[i+2]), "status %d of %d", status, id)
+		}
+	}
+	require.Contains(s, b.text("#pipeline"), fmt.Sprintf("%d, run out 0", s.number(`SELECT COUNT(*) FROM coupon WHERE status = 2`)))
+	require.Equal(s, s.number(`SELECT COUNT(*) FROM outbox`), digits(s, b.text("#tile-outbox dd")))
+	require.Contains(s, b.text("#parked-sum"), fmt.Sprintf("3 messages that could not be handled, 0 without a route, %d outbox rows", s.number(`SELECT COUNT(*) FROM outbox_parked`)))
+	require.Contains(s, b.text("#paused"), "the provider is being moved")
+	waiting := s.number(`SELECT COUNT(*) FROM coupon WHERE status IN (1,2)`)
+	testenv.Wait(s, "all that will end waits in the ladder", func() bool { return digits(s, b.text("#tile-waiting dd")) >= waiting })
+	require.Contains(s, b.text("#fleet"), "expirer")
+	require.Contains(s, b.text("#attention-list"), "notices of channel sms is paused")
+	b.do(chromedp.Click(chromedp.CSS("#forecast-toggle")), chromedp.WaitVisible(chromedp.CSS("#forecast-table table")))
+	sum := int64(0)
+	for _, cell := range js[[]string](b, `[...document.querySelectorAll('#forecast-table tbody td:nth-child(2)')].map((c) => c.textContent)`) {
+		sum += digits(s, cell)
+	}
+	require.Equal(s, digits(s, b.text("#fact-unused dd")), sum, "the table says what the chart shows")
+	b.do(chromedp.Click(chromedp.CSS("#forecast-toggle")), chromedp.Click(chromedp.CSS(`input[name="span"][value="24h"]`)))
+	b.until("24 hours again", `document.querySelector('#fact-unused dt').textContent.includes('24 hours')`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#look-id"), fmt.Sprint(s.locked)+"\r"), chromedp.WaitVisible(chromedp.CSS("#timeline")))
+	b.until("a line of some readings", `document.querySelector('#rates-chart canvas')`)
+	js[any](b, `document.activeElement.blur(); scrollTo(0, 0)`)
+	b.picture("console-wide.png")
+}
+
+// Who has never seen it finds what expires at midnight on the screen, and two clicks tell why a coupon cannot be used.
+func twoClicks(s *scene) {
+	b := s.open(1280, 900, false)
+	b.signIn(reader)
+	require.True(s, js[bool](b, `(() => { const r = document.getElementById('midnight').getBoundingClientRect(); return r.top >= 0 && r.bottom <= innerHeight; })()`), "without scrolling")
+	look := func(id uint64) string {
+		b.do(chromedp.SetValue(chromedp.CSS("#look-id"), fmt.Sprint(id)), chromedp.Click(chromedp.CSS("#look-form button")))
+		b.until("an answer", `document.querySelector('#look-answer').textContent && !document.querySelector('#look-answer').textContent.includes('…')`)
+		return b.text("#look-answer")
+	}
+	require.Contains(s, look(s.voided), "It cannot be used: amy withdrew it at ")
+	require.Contains(s, b.text("#look-answer"), "bought with a stolen card")
+	require.Equal(s, int64(2), js[int64](b, `document.querySelectorAll('#timeline li').length`))
+	require.Contains(s, look(s.locked), "Order order-1001 holds it until ")
+	require.Contains(s, look(s.usable), "It can be used now, until ")
+	require.Equal(s, "There is no coupon 999999999.", look(999999999))
+
+	b.do(chromedp.SetValue(chromedp.CSS("#look-kind"), "user"), chromedp.SetValue(chromedp.CSS("#look-id"), "ann"), chromedp.Click(chromedp.CSS("#look-form button")),
+		chromedp.WaitVisible(chromedp.CSS("[data-coupon]")))
+	require.Contains(s, b.text("#look-answer"), "ann has 3 usable coupons")
+	require.Equal(s, int64(5), js[int64](b, `document.querySelectorAll('[data-coupon]').length`))
+	b.do(chromedp.Click(chromedp.CSS(fmt.Sprintf(`[data-coupon="%d"]`, s.voided))), chromedp.WaitVisible(chromedp.CSS("#timeline")))
+	require.Contains(s, b.text("#look-answer"), "amy withdrew it")
+	b.do(chromedp.SetValue(chromedp.CSS("#look-kind"), "user"), chromedp.SetValue(chromedp.CSS("#look-id"), `<img src=x onerror="document.title='owned'">`), chromedp.Click(chromedp.CSS("#look-form button")))
+	b.until("no such user", `document.querySelector('#look-answer').textContent.includes('has no coupons')`)
+	require.Zero(s, js[int64](b, `document.querySelectorAll('#look-answer *').length`))
+	require.Equal(s, "TypeError", js[string](b, `(() => { try { document.createElement('div').innerHTML = '<b>x</b>'; return ''; } catch (e) { return e.name; } })()`), "no markup from text")
+}
+
+func keyboard(s *scene) {
+	b := s.open(1280, 900, false)
+	focus := func() string {
+		return js[string](b, `document.activeElement.id || document.activeElement.name || document.activeElement.className`)
+	}
+	require.Equal(s, "token", focus())
+	b.do(chromedp.KeyEvent(reader+"\r"), chromedp.WaitVisible(chromedp.CSS("#page")))
+	tab := func(to string) {
+		s.Helper()
+		for range 12 {
+			b.do(chromedp.KeyEvent(kb.Tab))
+			if focus() == to {
+				outline := js[string](b, `(() => { const e = document.activeElement.matches('.segments input') ? document.activeElement.nextElementSibling : document.activeElement; return getComputedStyle(e).outlineStyle; })()`)
+				require.NotEqual(s, "none", outline, "the focus on %s is seen", to)
+				return
+			}
+		}
+		require.FailNow(s, "Tab does not reach "+to)
+	}
+	require.Equal(s, "main", focus())
+	tab("look-kind")
+	tab("look-id")
+	b.do(chromedp.KeyEvent(fmt.Sprint(s.voided) + "\r"))
+	b.until("the answer", `document.activeElement.id === 'look-answer' && document.querySelector('#timeline')`)
+	tab("span")
+	b.do(chromedp.KeyEvent(kb.ArrowRight))
+	require.Equal(s, "30d", js[string](b, `document.querySelector('input[name="span"]:checked').value`))
+	tab("forecast-toggle")
+	b.do(chromedp.KeyEvent(kb.Enter))
+	require.Equal(s, "true", js[string](b, `document.querySelector('#forecast-toggle').getAttribute('aria-expanded')`))
+	tab("scroll")
+}
+
+func languageAndColours(s *scene) {
+	b := s.open(1280, 900, false)
+	b.signIn(reader)
+	ground := func() string { return js[string](b, `getComputedStyle(document.body).backgroundColor`) }
+	light := ground()
+	choose := func(id, value string) {
+		js[any](b, fmt.Sprintf(`(() => { const e = document.getElementById(%q); e.value = %q; e.dispatchEvent(new Event('change')); })()`, id, value))
+	}
+	choose("theme", "dark")
+	require.NotEqual(s, light, ground())
+	choose("language", "zh-CN")
+	require.Equal(s, "zh-CN", js[string](b, `document.documentElement.lang`))
+	require.Equal(s, "何时过期", b.text("#forecast-title"))
+	require.Contains(s, b.text("#attention-list"), "暂停")
+	b.do(chromedp.SendKeys(chromedp.CSS("#look-id"), fmt.Sprint(s.voided)+"\r"), chromedp.WaitVisible(chromedp.CSS("#timeline")))
+	require.Contains(s, b.text("#look-answer"), "不能使用：amy 于 ")
+	require.NotRegexp(s, `\{\d\}`, b.text("body"))
+	b.do(chromedp.Reload(), chromedp.WaitVisible(chromedp.CSS("#page")))
+	require.Equal(s, "zh-CN", js[string](b, `document.documentElement.lang`), "they are remembered, and so is who looks while the tab is open")
+	require.NotEqual(s, light, ground())
+	choose("theme", "light")
+	choose("language", "en")
+	require.Equal(s, light, ground())
+	require.Equal(s, "What expires when", b.text("#forecast-title"))
+}
+
+// hidden: nothing is asked while nobody sees the page.
+func hidden(s *scene) {
+	b := s.open(1280, 900, false)
+	b.signIn(reader)
+	asked := `performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/')).length`
+	see := func(hidden bool) {
+		js[any](b, fmt.Sprintf(`Object.defineProperty(document, 'hidden', {configurable: true, get: () => %t}); document.dispatchEvent(new Event('visibilitychange'))`, hidden))
+	}
+	see(true)
+	quiet := js[[]int64](b, `new Promise((done) => setTimeout(() => { const before = `+asked+`; setTimeout(() => done([before, `+asked+`]), 2500); }, 1000))`)
+	require.Equal(s, quiet[0], quiet[1])
+	see(false)
+	b.until("it goes on at once", asked+fmt.Sprintf(" > %d", quiet[1]))
+}
+
+func whoMay(s *scene) {
+	b := s.open(1280, 900, false)
+	b.do(chromedp.SendKeys(chromedp.CSS("#token"), "nobody's\r"))
+	b.until("it says no", `document.querySelector('#login-wrong').textContent === 'The token is not known.'`)
+	require.False(s, js[bool](b, `Boolean(sessionStorage.getItem('lapse.token'))`))
+	b.signIn(reader)
+	require.True(s, js[bool](b, `document.querySelector('#parked-look').hidden`), "to look through what was set aside is for operators")
+	require.Contains(s, b.text("#parked-out"), "scope ops")
+	require.Empty(s, js[string](b, `document.cookie`))
+	require.Nil(s, js[any](b, `localStorage.getItem('lapse.token')`))
+	b.do(chromedp.Click(chromedp.CSS("#leave")), chromedp.WaitVisible(chromedp.CSS("#token")))
+	require.False(s, js[bool](b, `Boolean(sessionStorage.getItem('lapse.token'))`))
+	require.Empty(s, b.text("#look-answer"))
+}
+
+func replay(s *scene) {
+	b := s.open(1280, 900, false)
+	b.signIn(operator)
+	b.do(chromedp.Click(chromedp.CSS("#parked-look")), chromedp.WaitVisible(chromedp.CSS("#parked-replay")))
+	require.Equal(s, int64(4), js[int64](b, `document.querySelectorAll('#parked-out input[data-ref]').length`))
+	require.True(s, js[bool](b, `document.querySelector('#parked-replay').disabled`), "nothing is chosen")
+	b.do(chromedp.Click(chromedp.CSS(`#parked-out input[data-ref="row-7"]`)), chromedp.Click(chromedp.CSS("#parked-replay")), chromedp.WaitVisible(chromedp.CSS("#replay")))
+	require.Contains(s, b.text("#replay-text"), "1 things go back")
+	b.do(chromedp.Click(chromedp.CSS("#replay-go")))
+	require.True(s, js[bool](b, `document.querySelector('#replay').open`), "it asks who and why")
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.until("it can be thought better of", `!document.querySelector('#replay').open`)
+	require.EqualValues(s, 1, s.number(`SELECT COUNT(*) FROM outbox_parked`))
+
+	b.do(chromedp.Click(chromedp.CSS("#parked-all")), chromedp.Click(chromedp.CSS("#parked-replay")), chromedp.WaitVisible(chromedp.CSS("#replay")),
+		chromedp.SendKeys(chromedp.CSS("#replay-actor"), "安妮"), chromedp.SendKeys(chromedp.CSS("#replay-reason"), "the consumer is mended\r"))
+	b.until("it is done", `document.querySelector('#parked-result').textContent === '4 of 4 were sent to where they came from.'`)
+	require.Zero(s, s.number(`SELECT COUNT(*) FROM outbox_parked`))
+	require.EqualValues(s, 2, s.number(`SELECT COUNT(*) FROM operator_log WHERE action = 'parked.replay' AND actor = 'desk/安妮' AND reason = 'the consumer is mended'`))
+	testenv.Wait(s, "what cannot be read is parked again by the publisher", func() bool {
+		b.do(chromedp.Click(chromedp.CSS("#parked-look")))
+		return js[int64](b, `document.querySelectorAll('#parked-out input[data-ref]').length`) == 3
+	})
+}

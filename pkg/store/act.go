@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -58,6 +57,11 @@ func (s *Store) actEach(ctx context.Context, o coupon.Order) (now time.Time, out
 
 // actOnce is Act in one transaction.
 func (s *Store) actOnce(ctx context.Context, o coupon.Order) (now time.Time, out []coupon.Acted, err error) {
+	return s.actAs(ctx, o, s.actIn)
+}
+
+// actAs takes the coupons' turns and lets in decide and move them in one transaction, which may be tried again.
+func (s *Store) actAs(ctx context.Context, o coupon.Order, in func(ctx context.Context, tx *txn, a *act) error) (now time.Time, out []coupon.Acted, err error) {
 	turn := slices.Sorted(slices.Values(o.CouponIDs))
 	if err := s.turns.take(ctx, turn, s.limit); err != nil {
 		return time.Time{}, nil, fmt.Errorf("%s: %w", o.Verb, err)
@@ -71,7 +75,7 @@ func (s *Store) actOnce(ctx context.Context, o coupon.Order) (now time.Time, out
 	var a *act
 	err = s.tx(ctx, string(o.Verb), func(ctx context.Context, tx *txn) error {
 		a = &act{Order: o, brakes: brakes, rows: make(map[uint64]*actRow, len(o.CouponIDs)), out: make([]coupon.Acted, len(o.CouponIDs))}
-		err := s.actIn(ctx, tx, a)
+		err := in(ctx, tx, a)
 		if isLockWait(err) {
 			return &heldError{err} // waited long enough: not once more
 		}
@@ -144,7 +148,7 @@ func (s *Store) actMoves(ctx context.Context, tx *txn, a *act, verdicts []coupon
 				row.Archived = false
 			}
 			before := row.Coupon
-			a.ts = append(a.ts, row.take(steps, &a.Order, a.now)...)
+			a.ts = append(a.ts, row.Take(steps, &a.Order, a.now)...)
 			if err := s.actMove(ctx, tx, &before, &row.Coupon); err != nil {
 				return err
 			}
@@ -154,134 +158,14 @@ func (s *Store) actMoves(ctx context.Context, tx *txn, a *act, verdicts []coupon
 	return s.record(ctx, tx, a.now, a.ts)
 }
 
-// decide asks the table about every coupon. All or none: a refusal takes the steps of the others away, unless each
-// coupon stands by itself.
-func (a *act) decide() []coupon.Verdict {
-	verdicts := make([]coupon.Verdict, len(a.CouponIDs))
-	refused := false
+// decide asks the table about every coupon.
+func (a *act) decide() (verdicts []coupon.Verdict) {
+	cs, asks := make([]*coupon.Coupon, len(a.CouponIDs)), make([]coupon.Ask, len(a.CouponIDs))
 	for i, id := range a.CouponIDs {
-		row := a.rows[id]
-		if row == nil || (a.UserID != "" && row.UserID != a.UserID) {
-			a.out[i] = coupon.Acted{Coupon: coupon.Coupon{Row: coupon.Row{ID: id}}, Refused: coupon.CodeNotFound, Detail: "no such coupon"}
-			refused = true
-			continue
+		if row := a.rows[id]; row != nil {
+			cs[i], asks[i] = &row.Coupon, row.ask
 		}
-		v := coupon.Apply(row.Row, row.ask, a.now)
-		a.out[i].Repeated = v.Repeat
-		if v.Refused != "" {
-			a.out[i].Refused, a.out[i].Detail = v.Refused, detail(v.Refused, &row.Coupon, &a.Order)
-			refused = true
-		}
-		verdicts[i] = v
 	}
-	if refused && !a.Each {
-		clear(verdicts)
-	}
+	verdicts, a.out = a.Decide(cs, asks, a.now)
 	return verdicts
-}
-
-// detail tells a person what the coupon's state has against the verb.
-func detail(code coupon.Code, c *coupon.Coupon, o *coupon.Order) string {
-	at := func(what string, t time.Time) string { return what + " " + t.UTC().Format(time.RFC3339) }
-	switch code {
-	case coupon.CodeLockedByOther, coupon.CodeLocked:
-		return at("locked until", c.LockUntil)
-	case coupon.CodeNotYetValid:
-		return at("valid from", c.ValidFrom)
-	case coupon.CodeExpired:
-		return at("ended at", c.ExpiresAt)
-	case coupon.CodeAlreadyUsed, coupon.CodeUsedByOther:
-		return at("used at", c.UsedAt)
-	case coupon.CodeNotLocked:
-		return "the order holds no lock on it"
-	case coupon.CodeNotUsed:
-		return "the order has not redeemed it"
-	case coupon.CodeVoided:
-		return "withdrawn"
-	case coupon.CodeOrderClosed:
-		return "the order was closed before"
-	case coupon.CodeOrderRefunded:
-		return "the order was refunded before"
-	case coupon.CodeNotExpired:
-		return at("ends at", c.ExpiresAt)
-	case coupon.CodeInvalid:
-		if o.Verb == coupon.VerbReinstate {
-			return at("expires_at: must be after now and after the end that it had,", c.ExpiresAt) + ", got " + o.EndsAt.UTC().Format(time.RFC3339)
-		}
-		return fmt.Sprintf("expires_at: must be after now and after %s, got %s",
-			c.ValidFrom.UTC().Format(time.RFC3339), o.EndsAt.UTC().Format(time.RFC3339))
-	default:
-		return string(code)
-	}
-}
-
-// take takes the steps on the row in hand and describes them.
-func (r *actRow) take(steps []coupon.Step, o *coupon.Order, now time.Time) []coupon.Transition {
-	ts := make([]coupon.Transition, 0, len(steps))
-	for _, step := range steps {
-		r.Version++
-		t := coupon.Transition{
-			CouponID: r.ID, Version: r.Version, From: step.From, To: step.To, Cause: step.Cause, UserID: r.UserID, BatchID: r.BatchID,
-			Terms: r.Terms, ValidFrom: r.ValidFrom, At: now, OrderID: step.OrderID, LockUntil: step.LockUntil,
-			Actor: o.Actor, Reason: o.Reason, Trace: o.Trace,
-		}
-		if step.From == coupon.Locked && step.To == coupon.Unused && step.Cause == coupon.CauseLock {
-			t.Actor, t.Reason = "lapse", "" // settled in passing: nobody's act
-		}
-		if !step.ExpiresAt.Equal(r.ExpiresAt) {
-			t.Previous = r.ExpiresAt
-			r.moveEnd(step.ExpiresAt)
-		}
-		t.ExpiresAt, t.DueAt = r.ExpiresAt, r.DueAt
-		switch step.From {
-		case coupon.Locked:
-			t.Since = r.LockedAt
-		case coupon.Used:
-			t.Since = r.UsedAt
-		case coupon.Unused, coupon.Expired, coupon.Voided:
-		default:
-		}
-		r.enter(step, now)
-		ts = append(ts, t)
-	}
-	return ts
-}
-
-// moveEnd moves the end, and the due instant with it: the offset of a coupon stays. One that had no end has none yet.
-func (r *actRow) moveEnd(end time.Time) {
-	switch {
-	case coupon.IsNever(end):
-		r.DueAt = end
-	case coupon.IsNever(r.ExpiresAt):
-		r.DueAt = coupon.DueAt(end, r.Terms.Precision, strconv.FormatUint(r.ID, 10))
-	default:
-		r.DueAt = end.Add(r.DueAt.Sub(r.ExpiresAt))
-	}
-	r.ExpiresAt = end
-}
-
-// enter sets what the state after a step says of a coupon, and nothing of the one before stays.
-func (r *actRow) enter(step coupon.Step, now time.Time) {
-	r.Status = step.To
-	if step.To == coupon.Locked {
-		r.OrderID, r.LockUntil = step.OrderID, step.LockUntil
-		if step.From != coupon.Locked {
-			r.LockedAt = now
-		}
-		return
-	}
-	r.OrderID, r.LockUntil, r.LockedAt = "", time.Time{}, time.Time{}
-	r.LatePay, r.LateWindow = r.Terms.LatePay, r.Terms.LateWindow
-	r.UsedAt = time.Time{}
-	if step.From == coupon.Expired {
-		r.ExpiredAt, r.Cause = time.Time{}, ""
-	}
-	switch step.To {
-	case coupon.Used:
-		r.OrderID, r.UsedAt = step.OrderID, now
-	case coupon.Expired:
-		r.ExpiredAt, r.Cause = now, step.Cause
-	case coupon.Unused, coupon.Locked, coupon.Voided:
-	default:
-	}
 }

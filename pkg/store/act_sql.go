@@ -85,11 +85,9 @@ func (s *Store) actRead(ctx context.Context, tx *txn, a *act, st Statement, arch
 		if row.LatePay == "" {
 			row.LatePay, row.LateWindow = terms.LatePay, terms.LateWindow
 		}
-		row.ask = coupon.Ask{
-			Verb: a.Verb, OrderID: a.OrderID, LockFor: a.LockFor, EndsAt: a.EndsAt, BreakLock: a.BreakLock,
-			Partial: a.Partial, Tombstone: a.Tombstone, Closed: row.closed, Refunded: row.refunded,
-			Doubt: doubt || a.brakes.Coupon(coupon.BrakeExpiry, row.Terms.TemplateID, row.BatchID),
-		}
+		row.ask = a.Ask()
+		row.ask.Closed, row.ask.Refunded = row.closed, row.refunded
+		row.ask.Doubt = doubt || a.brakes.Coupon(coupon.BrakeExpiry, row.Terms.TemplateID, row.BatchID)
 		a.rows[row.ID] = row
 	}
 	return nil

@@ -163,7 +163,7 @@ func (s *Store) bulkOne(ctx context.Context, tx *txn, b *bulk, row *actRow, move
 		row.Archived = false
 	}
 	before := row.Coupon
-	ts := row.take(v.Steps, &b.Order, b.now)
+	ts := row.Take(v.Steps, &b.Order, b.now)
 	for i := range ts {
 		ts[i].TriggerID = b.mark
 	}

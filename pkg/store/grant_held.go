@@ -70,7 +70,7 @@ func (s *Store) holdGrants(ctx context.Context, grants []coupon.Grant) error {
 		if err != nil {
 			return fmt.Errorf("hold a grant: %w", err)
 		}
-		batch := g.BatchID[:min(len(g.BatchID), maxIdent)] // one that is too long is refused when it is granted
+		batch := g.BatchID[:min(len(g.BatchID), coupon.MaxText)] // one that is too long is refused when it is granted
 		args = append(args, g.TemplateID, []byte(batch), body)
 	}
 	return s.tx(ctx, "hold grants", func(ctx context.Context, tx *txn) error {

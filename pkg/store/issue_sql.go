@@ -175,7 +175,7 @@ func (s *Store) readStock(ctx context.Context, tx querier, is *issue) error {
 		return err
 	}
 	for id, st := range is.stock {
-		if st != nil && st.countsUsers() && (before[id] == nil || !before[id].countsUsers()) {
+		if st != nil && st.CountsUsers() && (before[id] == nil || !before[id].CountsUsers()) {
 			return fmt.Errorf("template %d: limit per user: %w: %w", id, errStockMoved, coupon.ErrContention)
 		}
 	}
@@ -215,7 +215,7 @@ func (s *Store) lockUsers(ctx context.Context, tx querier, is *issue) error {
 	for i := range is.asks {
 		a := &is.asks[i]
 		st := is.stock[a.TemplateID]
-		if a.fault == "" && is.known[a.key] == nil && st != nil && st.countsUsers() && (is.lockStock || st.left() != 0) {
+		if a.fault == "" && is.known[a.key] == nil && st != nil && st.CountsUsers() && (is.lockStock || st.left() != 0) {
 			is.users[userKey{a.TemplateID, a.UserID}] = &userQuota{}
 		}
 	}

@@ -134,7 +134,7 @@ func addAPI(w *worker.Worker, c api.Config) error {
 		return fmt.Errorf("api.%w", err)
 	}
 	server, err := api.New(c, api.Deps{
-		Notices: w.Store, Receipts: w.Store, Texts: texts, Signature: gateway.Keys(c.Providers),
+		Notices: w.Store, Receipts: w.Store, Texts: texts, Signature: gateway.Keys(c.Providers), Sandbox: w.Store,
 		Templates: w.Store, Grants: issuer{w.Store, w.Pulse}, Stats: w.Store, Keys: w.Store, Checkout: w.Store, Coupons: w.Store, Wallets: w.Store, Aside: aside, Traces: w.Traces,
 	}, w.Log, w.Registry)
 	if err != nil {

@@ -66,6 +66,10 @@ type Config struct {
 	Gather GatherConfig `koanf:"gather"`
 	// KeepKeys is how long the answer to an Idempotency-Key is kept. Default 24h.
 	KeepKeys time.Duration `koanf:"keep_keys"`
+	// Sandbox lets whoever has the scope ops bring the ends of coupons, locks and reminders forward (docs/sandbox.md), for
+	// integrators to try things with. Default false: those requests are refused. The publisher takes it only for an installation
+	// whose prefix and database say that they are a sandbox's.
+	Sandbox bool `koanf:"sandbox"`
 }
 
 // Token is a caller. Only the hash of its secret is configured: lapsectl token makes both.

@@ -23,6 +23,7 @@ type Deps struct {
 	Texts     Texts
 	Receipts  Receipts
 	Signature Signature // may be nil if there are no providers
+	Sandbox   Sandbox   // may be nil but in sandbox mode
 	Traces    *telemetry.Traces
 }
 

@@ -27,6 +27,7 @@ type route struct {
 	mutates bool          // it changes something, so it takes an Idempotency-Key
 	stream  bool          // its answer is sent as it comes, and may take longer than others
 	large   bool          // its body may have all of Config.MaxBody, instead of smallBody
+	sandbox bool          // it is refused but in sandbox mode
 	ungated bool          // it does not wait for its turn in the bulkhead: the handler sees to that
 	status  int           // of success; 0: 200
 	codes   []coupon.Code // of the problems that it has besides the general ones; each with its status in statusOf
@@ -43,6 +44,7 @@ const (
 	tagWallet    = "Wallet"
 	tagNotices   = "Notices"
 	tagProviders = "Providers"
+	tagSandbox   = "Sandbox"
 )
 
 // statusOf a code in an answer.

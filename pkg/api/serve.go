@@ -110,6 +110,9 @@ func (a *API) serve(ans *answer, r *http.Request, req *request) *Problem {
 	if p != nil {
 		return p
 	}
+	if req.route.sandbox && !a.cfg.Sandbox {
+		return notSandbox()
+	}
 	if p := a.limits.rate(t.name, scope, time.Now()); p != nil {
 		return p
 	}

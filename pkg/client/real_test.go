@@ -193,6 +193,8 @@ func TestEveryMethodAgainstTheRealAPI(t *testing.T) {
 	require.Empty(t, next)
 	_, err = c.TemplateStats(ctx, tpl.TemplateID, "2026-01-01", "2026-01-31")
 	require.NoError(t, err)
+	_, err = c.Forward(ctx, id, client.AheadEnd, time.Second)
+	require.True(t, client.IsCode(err, client.CodeForbidden), "no sandbox: %v", err)
 }
 
 // A request whose answer is lost is done once: the second attempt has the same key and gets the first one's answer.

@@ -171,6 +171,9 @@ func (c Publisher) Validate() error {
 		errs = append(errs, fmt.Errorf("api.limits: concurrent of all scopes must be at most %d together (database.max_open − %d), got %d",
 			most, besideAPI, c.API.Connections()))
 	}
+	if c.API.Sandbox {
+		errs = append(errs, c.sandbox())
+	}
 	if c.Ladder.Horizon > 0 || len(c.Reminders.Offsets) > 0 {
 		if err := c.Planner.ValidateLimit(c.Database.TxLimit); err != nil {
 			errs = append(errs, fmt.Errorf("planner.%w", err))
@@ -178,6 +181,21 @@ func (c Publisher) Validate() error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// sandboxMark is what prefix and database of a sandbox have in their names.
+const sandboxMark = "sandbox"
+
+// sandbox refuses sandbox mode where it would touch what is no sandbox's: a line too many in a file must not let an integrator
+// end real coupons.
+func (c Publisher) sandbox() error {
+	for _, n := range []struct{ key, value string }{{"prefix", c.Prefix}, {"database.name", c.Database.Name}} {
+		if !strings.Contains(n.value, sandboxMark) {
+			return fmt.Errorf("api.sandbox: is for an installation with %q in its prefix and in database.name; %s is %q", sandboxMark, n.key, n.value)
+		}
+	}
+
+	return nil
 }
 
 // Expirer is the configuration of cmd/expirer.

@@ -166,3 +166,14 @@ func TestHealthcheck(t *testing.T) {
 	require.Contains(t, errs, "/livez")
 	require.NoError(t, os.Remove(file))
 }
+
+// A line too many in a file must not let anybody end real coupons.
+func TestSandboxModeIsForSandboxes(t *testing.T) {
+	load := func(more ...string) error {
+		return loaderOf(config.DefaultPublisher())(config.Sources{Environ: append(given(), append(more, "LAPSE__API__SANDBOX=true")...)})
+	}
+	require.ErrorContains(t, load(), `api.sandbox: is for an installation with "sandbox" in its prefix and in database.name; prefix is "lapse"`)
+	require.ErrorContains(t, load("LAPSE__PREFIX=lapse-sandbox"), `database.name is "lapse"`)
+	require.ErrorContains(t, load("LAPSE__DATABASE__NAME=lapse_sandbox"), `prefix is "lapse"`)
+	require.NoError(t, load("LAPSE__PREFIX=lapse-sandbox", "LAPSE__DATABASE__NAME=lapse_sandbox"))
+}

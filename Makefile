@@ -49,6 +49,10 @@ build: ## build publisher, expirer, notifier and lapsectl into bin/
 demo: stack build ## ten thousand coupons expire on the second, and are audited
 	bin/lapsectl demo --coupons 10000 --users 3000 --over 30s --keep
 
+.PHONY: sandbox
+sandbox: stack build ## the fleet in sandbox mode, for integrators to try things with, until Ctrl-C
+	bin/lapsectl sandbox
+
 .PHONY: verify
 verify: stack build ## what must hold of the walk and of checkout, as checks from outside, about half an hour
 	bin/lapsectl verify walk

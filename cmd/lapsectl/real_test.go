@@ -23,7 +23,7 @@ func TestRealPrograms(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", bin, "../...").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for name, test := range map[string]func(t *testing.T, bin string){
-		"demo": testDemo, "sabotage": testSabotage, "verify": testVerify, "flags of verify": testVerifyFlags,
+		"demo": testDemo, "sabotage": testSabotage, "verify": testVerify, "flags of verify": testVerifyFlags, "sandbox": testSandbox,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

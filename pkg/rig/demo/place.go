@@ -47,6 +47,7 @@ type place struct {
 	mechanism string
 	reshape   func(*ladder.Config)   // nil: the ladder as it is by default
 	accounts  map[string]rig.Account // of workers, once they are made
+	password  func(worker string) string
 }
 
 func newPlace(stack rig.Stack, keep bool) (*place, error) {
@@ -223,14 +224,19 @@ func (p *place) fleet() *rig.Fleet {
 
 // keep notes for lapsectl where the run is.
 func (p *place) keep() error {
+	return p.keepAs(envFile, "Where the kept demo is. lapsectl reads this when no configuration is given; the next demo or scripts/stack down removes it.")
+}
+
+// keepAs writes the configuration that all processes share to a file of the stack's directory, as a shell reads it.
+func (p *place) keepAs(file, remark string) error {
 	var b strings.Builder
-	b.WriteString("# Where the kept demo is. lapsectl reads this when no configuration is given; the next demo or scripts/stack down removes it.\n")
+	b.WriteString("# " + remark + "\n")
 	vars := p.env()
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		fmt.Fprintf(&b, "export %s='%s'\n", name, vars[name])
 	}
-	if err := os.WriteFile(filepath.Join(p.stack.Dir, envFile), []byte(b.String()), 0o600); err != nil {
-		return fmt.Errorf("keeping the run: %w", err)
+	if err := os.WriteFile(filepath.Join(p.stack.Dir, file), []byte(b.String()), 0o600); err != nil {
+		return fmt.Errorf("keeping where it is: %w", err)
 	}
 	return nil
 }

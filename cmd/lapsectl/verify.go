@@ -19,11 +19,12 @@ type verifyCommand struct {
 	Walk      verifyWalk      `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
 	Checkout  verifyCheckout  `cmd:"" help:"The coupon's whole life over HTTP and by order events, with races, kills and speed: about 12 minutes."`
 	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale about an hour."`
-	Deploy    verifyDeploy    `cmd:"" help:"What watches the fleet: Prometheus, rules and dashboard, and alerts that are provoked."`
+	Deploy    verifyDeploy    `cmd:"" help:"What watches the fleet and what is done to it: metrics, alerts, rolling restarts, no broker, secrets: about 20 minutes."`
 	Notices   verifyNotices   `cmd:"" help:"Reminders and the notifier, with a mail server and providers that fail: about 10 minutes."`
 }
 
 type verifyDeploy struct {
+	Scale string `default:"small" enum:"small,full" help:"small: 200 coupons a second, the broker away for 20 s; full: 2 000 a second and 5 minutes, as promised."`
 	Alert string `placeholder:"NAME" help:"Provoke this alert, and do nothing else."`
 	verifyFlags
 }
@@ -89,7 +90,7 @@ Alerts that can be provoked: ` + strings.Join(verify.ProvokedAlerts(), ", ") + `
 
 // Run verifies what watches the fleet and prints what was found.
 func (c *verifyDeploy) Run(ctx context.Context, s *system) error {
-	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) { return verify.Deploy(ctx, cfg, c.Alert) })
+	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) { return verify.Deploy(ctx, cfg, c.Scale, c.Alert) })
 }
 
 // Run verifies reminders and the notifier and prints what was found.

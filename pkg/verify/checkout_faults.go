@@ -145,9 +145,13 @@ const (
 	perPair    = 3               // steps of a coupon: granted, locked, used
 )
 
-// brokerAway puts the workers' connections behind a proxy, which cuts and refuses them for two minutes. The stack's broker itself lives
-// on for everybody else.
-func (w *checkout) brokerAway(ctx context.Context, t *tally) (err error) {
+func (w *checkout) brokerAway(ctx context.Context, t *tally) error {
+	return w.brokerAwayFor(ctx, t, awayRate, awayBroker)
+}
+
+// brokerAwayFor puts the workers' connections behind a proxy, which cuts and refuses them for so long, under so many pairs a second. The
+// stack's broker itself lives on for everybody else.
+func (w *checkout) brokerAwayFor(ctx context.Context, t *tally, rate int, gone time.Duration) (err error) {
 	u, err := url.Parse(w.cfg.Stack.AMQPURL.Reveal())
 	if err != nil {
 		return errors.New("TEST_AMQP_URL is malformed")
@@ -160,7 +164,7 @@ func (w *checkout) brokerAway(ctx context.Context, t *tally) (err error) {
 	u.Host = proxy.Addr()
 	o := opening{env: func(string) map[string]string { return map[string]string{"LAPSE__BROKER__URL": u.String()} }}
 	return w.open(ctx, t, o, func(ctx context.Context, s *shop) error {
-		total := int((awayBefore + awayBroker + awayAfter).Seconds()) * awayRate
+		total := int((awayBefore + gone + awayAfter).Seconds()) * rate
 		template, err := s.template(ctx, nil)
 		if err != nil {
 			return err
@@ -189,7 +193,7 @@ func (w *checkout) brokerAway(ctx context.Context, t *tally) (err error) {
 					return err
 				}
 				heard[0] = s.ears.len()
-				if err := lifecycle.Sleep(ctx, awayBroker-time.Second); err != nil {
+				if err := lifecycle.Sleep(ctx, gone-time.Second); err != nil {
 					return err
 				}
 				heard[1] = s.ears.len()
@@ -198,7 +202,7 @@ func (w *checkout) brokerAway(ctx context.Context, t *tally) (err error) {
 			}()
 		}()
 		offered := time.Now()
-		pairs := s.pairsAt(ctx, ids, awayRate)
+		pairs := s.pairsAt(ctx, ids, float64(rate))
 		if err := <-away; err != nil {
 			return err
 		}

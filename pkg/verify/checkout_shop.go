@@ -38,6 +38,8 @@ type opening struct {
 	ladder func(*ladder.Config)
 	env    func(worker string) map[string]string
 	logs   string // added to the name of a failed section's logs
+	// password is what a worker's accounts in both servers have; nil: by chance
+	password func(worker string) string
 }
 
 const (
@@ -56,7 +58,7 @@ func (w *checkout) open(ctx context.Context, t *tally, o opening, do func(ctx co
 	}
 	w.cfg.View.Step("a database, queues, publisher and expirer")
 	s.Installation, err = demo.Install(ctx, demo.InstallationConfig{
-		Stack: w.cfg.Stack, Bin: w.cfg.Bin, Ladder: o.ladder, Hear: s.ears.hear,
+		Stack: w.cfg.Stack, Bin: w.cfg.Bin, Ladder: o.ladder, Hear: s.ears.hear, Password: o.password,
 		Env: func(worker string) map[string]string {
 			vars := make(map[string]string)
 			if worker == demo.Publisher {

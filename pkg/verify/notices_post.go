@@ -35,6 +35,9 @@ type posting struct {
 	rules     string            // of notice.policy, as JSON
 	notifier  map[string]string // further variables of the notifiers'
 	publisher map[string]string
+	expirer   map[string]string
+	mail      receive.MailConfig // whom the mail server lets in; its authority is openPost's
+	password  func(worker string) string
 }
 
 const (
@@ -63,7 +66,8 @@ func (w *notices) openPost(ctx context.Context, t *tally, o posting, do func(ctx
 	if err := authority.WriteFile(ca); err != nil {
 		return fmt.Errorf("the authority's file: %w", err)
 	}
-	if p.mail, err = receive.StartMail(ctx, receive.MailConfig{Authority: authority}); err != nil {
+	o.mail.Authority = authority
+	if p.mail, err = receive.StartMail(ctx, o.mail); err != nil {
 		return fmt.Errorf("a mail server: %w", err)
 	}
 	defer func() { err = errors.Join(err, p.mail.Close()) }()
@@ -75,9 +79,9 @@ func (w *notices) openPost(ctx context.Context, t *tally, o posting, do func(ctx
 		defer func() { err = errors.Join(err, (*g).Close()) }()
 	}
 	p.env = p.notifierEnv(ca, o)
-	open := opening{env: func(worker string) map[string]string {
+	open := opening{password: o.password, env: func(worker string) map[string]string {
 		if worker != demo.Publisher {
-			return nil
+			return o.expirer
 		}
 		vars := map[string]string{
 			"LAPSE__REMINDERS__OFFSETS": "-1d",

@@ -25,6 +25,9 @@ func (p *place) makeAccounts(ctx context.Context, l *ladder.Ladder) error {
 	p.accounts = map[string]rig.Account{}
 	for _, worker := range workers() {
 		a := rig.Account{Name: p.account(worker), Password: strings.ToLower(rand.Text())}
+		if p.password != nil {
+			a.Password = p.password(worker)
+		}
 		grants, err := store.Grants(store.Role(worker), p.database, a.Name, "%")
 		if err != nil {
 			return fmt.Errorf("users of the run: %w", err)

@@ -26,6 +26,8 @@ type InstallationConfig struct {
 	Hear   func(audit.Event)                     // told of every event, one at a time; may be nil
 	// Workers are started by Install, each once; nil: publisher and expirer. Start starts what was named or added.
 	Workers []string
+	// Password is what the accounts of a worker in both servers have, of letters and digits; nil: by chance.
+	Password func(worker string) string
 	// Deaf leaves the audit away, for what is measured: Audit gives nil, and Now is this process's clock.
 	Deaf bool
 }
@@ -53,7 +55,7 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 	if err != nil {
 		return &Installation{}, err
 	}
-	p.reshape = cfg.Ladder
+	p.reshape, p.password = cfg.Ladder, cfg.Password
 	i := &Installation{place: p, fleet: p.fleet()}
 	ctx, cancel := context.WithTimeout(ctx, prepareLimit)
 	defer cancel()

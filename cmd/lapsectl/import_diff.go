@@ -142,7 +142,7 @@ func (x diffJSON) text() string {
 	}
 	text := rows.String()
 	if l := x.Late; l != nil {
-		text += fmt.Sprintf("the old job expired %s coupons after their end by %s (median), %s (99 %%), %s (most)\n", grouped(l.Coupons), seconds(int(l.P50)), seconds(int(l.P99)), seconds(int(l.Max)))
+		text += fmt.Sprintf("the old job expired %s coupons after their end by %s (median), %s (99 %%), %s (most)\n", grouped(l.Coupons), seconds(int64(l.P50)), seconds(int64(l.P99)), seconds(int64(l.Max)))
 	}
 	for _, d := range x.First {
 		text += fmt.Sprintf("%s: %s: %s there, ends %s", d.Where, d.Kind, d.There, d.Ends)
@@ -150,7 +150,7 @@ func (x diffJSON) text() string {
 			text += ", expired here at " + d.Decided
 		}
 		if d.ByMS != 0 {
-			text += ", " + seconds(int(d.ByMS)) + " apart"
+			text += ", " + seconds(d.ByMS) + " apart"
 		}
 		text += "\n"
 	}

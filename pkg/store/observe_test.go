@@ -162,6 +162,7 @@ func TestObservedCouponsAreNobodysHere(t *testing.T) {
 		}
 	}
 	unmoved(t, d)
+	require.ErrorContains(t, s.MigrateDownTo(t.Context(), 7), "1048", "a schema without observed coupons would make them real")
 	a := bulkAsk(coupon.VerbVoid)
 	a.Batch = "import.shop"
 	b, err := bulk.New(bulkConfig(), "me", s)

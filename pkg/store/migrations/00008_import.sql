@@ -30,6 +30,9 @@ CREATE TABLE observation (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- +goose Down
+-- Refused (name cannot be null) while an import is observed: without the column its coupons would be real.
+INSERT INTO import_source (name, observe, created_at, updated_at)
+  SELECT NULL, 0, UTC_TIMESTAMP(3), UTC_TIMESTAMP(3) FROM import_source WHERE observe = 1 LIMIT 1;
 DROP TABLE observation;
 DROP TABLE import_source;
 ALTER TABLE coupon_archive DROP COLUMN observed;

@@ -100,7 +100,7 @@ func Faults() []Fault {
 }
 
 // pauseFor is longer than every timeout of a worker as this run configures it: heartbeats (twice 5 s), transactions (10 s), the
-// session of a silent connection (15 s), leases (5 and 10 s).
+// session of a silent connection (15 s), leases (5 and 14 s).
 const pauseFor = 18 * time.Second
 
 // Names of all faults.

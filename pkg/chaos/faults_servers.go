@@ -45,7 +45,9 @@ func databaseKill(ctx context.Context, s *site, _ Strike) (func(context.Context)
 // alarm sets one of the broker's limits and puts it back.
 func alarm(verb, value, back string) func(context.Context, *site, Strike) (func(context.Context) error, string, error) {
 	return func(ctx context.Context, s *site, _ Strike) (func(context.Context) error, string, error) {
-		undo := bounded(func(ctx context.Context) error { return s.stack.BrokerCtl(ctx, verb, back) })
+		undo := func(ctx context.Context) error {
+			return s.whileUp(ctx, func() error { return s.stack.BrokerCtl(ctx, verb, back) })
+		}
 		return undo, "", s.stack.BrokerCtl(ctx, verb, value)
 	}
 }
@@ -68,7 +70,9 @@ func (s *site) vhost() string {
 
 func brokerLimit(ctx context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
 	path := "/api/vhost-limits/" + url.PathEscape(s.vhost()) + "/max-connections"
-	undo := bounded(func(ctx context.Context) error { return s.stack.Delete(ctx, path) })
+	undo := func(ctx context.Context) error {
+		return s.whileUp(ctx, func() error { return s.stack.Delete(ctx, path) })
+	}
 	if err := s.stack.Put(ctx, path, map[string]int{"value": 1}); err != nil {
 		return undo, "", err
 	}
@@ -86,7 +90,9 @@ func databaseLimit(ctx context.Context, s *site, k Strike) (func(context.Context
 		return nil
 	}
 	const least, usual = 10, 400 // MariaDB takes no less
-	undo := bounded(func(ctx context.Context) error { return set(ctx, usual) })
+	undo := func(ctx context.Context) error {
+		return s.whileUp(ctx, func() error { return set(ctx, usual) })
+	}
 	if err := set(ctx, least); err != nil {
 		return undo, "", err
 	}

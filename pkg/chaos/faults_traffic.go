@@ -91,7 +91,7 @@ func replayOld(ctx context.Context, s *site, k Strike) (func(context.Context) er
 func (s *site) ring(ctx context.Context, k Strike, query string, times int) (func(context.Context) error, string, error) {
 	ms, err := s.triggers(ctx, query)
 	if err != nil {
-		return nil, "the database cannot be asked", nil //nolint:nilerr // another lane has stopped it
+		return nil, "the database cannot be asked", nil // another lane has stopped it
 	}
 	rng := k.rng()
 	var all []broker.Message

@@ -62,7 +62,7 @@ func logFull(ctx context.Context, s *site, k Strike) (func(context.Context) erro
 
 func pause(_ context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
 	if err := s.fleet().Pause(k.Target); err != nil {
-		return nil, "is not running", nil //nolint:nilerr // another lane has it
+		return nil, "is not running", nil // another lane has it
 	}
 	return s.resume(k.Target), "", nil
 }
@@ -158,7 +158,7 @@ func consumerTimeout(ctx context.Context, s *site, k Strike) (func(context.Conte
 	}
 	const usual, usualTick = 30 * time.Minute, time.Minute
 	if err := set(3*time.Second, time.Second); err != nil {
-		return nil, "the broker cannot be asked", nil //nolint:nilerr // another lane has stopped it
+		return nil, "the broker cannot be asked", nil // another lane has stopped it
 	}
 	undo := func(ctx context.Context) error {
 		return errors.Join(s.resume(k.Target)(ctx), s.whileUp(ctx, func() error { return set(usual, usualTick) }))

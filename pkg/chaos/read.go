@@ -37,6 +37,9 @@ func waitsFor() map[string]string {
 	}
 }
 
+// settling is how long what ends while the rows are read may still wait.
+const settling = 10 * time.Second
+
 // settle waits until nothing waits any more, every step was heard of, and the last end of the run has passed; or the bound is over: the
 // judge then says what is amiss. It fails only with ctx.
 func (s *site) settle(ctx context.Context, l *load, over time.Duration) error {
@@ -70,7 +73,7 @@ func (s *site) count(ctx context.Context, query string) (n int, err error) {
 
 // facts reads what an outsider can see, the rows all as of one instant.
 func (s *site) facts(ctx context.Context, r *Result) (model.Facts, error) {
-	f := model.Facts{Bound: 0, Notices: []model.Notice{}}
+	f := model.Facts{Bound: settling, Notices: []model.Notice{}}
 	f.Low, f.High = s.installation.Audit().Bounds()
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {

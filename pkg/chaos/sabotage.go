@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,8 +48,12 @@ func (s *site) damage(ctx context.Context, name string) error {
 		if err != nil {
 			return fmt.Errorf("sabotage %s, statement %d: %w", name, i+1, err)
 		}
-		if n, err := result.RowsAffected(); err != nil || n == 0 {
-			return fmt.Errorf("sabotage %s, statement %d: %d rows changed (%w)", name, i+1, n, err)
+		n, err := result.RowsAffected()
+		if err == nil && n == 0 {
+			err = errors.New("it met no row")
+		}
+		if err != nil {
+			return fmt.Errorf("sabotage %s, statement %d: %w", name, i+1, err)
 		}
 	}
 	return nil

@@ -73,7 +73,7 @@ const (
 	sweepGrace    = 10 * time.Second
 	noticeQuiet   = 1500 * time.Millisecond
 	noticeMaxAge  = 6 * time.Second
-	noticeLease   = 10 * time.Second
+	noticeLease   = 14 * time.Second
 	apiAttempt    = 5 * time.Second
 	fleetReady    = 2 * time.Minute
 	providerKey   = "chaos-key-1"
@@ -302,6 +302,7 @@ func (s *site) notifierEnv(ca string) map[string]string {
 		"LAPSE__NOTICE__EMAIL__PORT":        strconv.Itoa(s.mail.Port()),
 		"LAPSE__NOTICE__EMAIL__CA_FILE":     ca,
 		"LAPSE__NOTICE__EMAIL__FROM":        "Shop <coupons@lapse.example>",
+		"LAPSE__NOTICE__EMAIL__CONNECTIONS": "8",
 	}
 	at := "LAPSE__NOTICE__GATEWAY__SMS__"
 	vars[at+"URL"], vars[at+"CA_FILE"], vars[at+"KEY_ID"], vars[at+"KEY"] = s.sms.URL(), ca, providerKey, providerToken

@@ -144,6 +144,7 @@ func (j *coupon) judgeTold(i int) {
 		if (end.state == Used || end.state == Locked) && end.order == c.Order {
 			j.add(Lost, "order %q was refunded at %s, and it is %s", c.Order, clock(c.Sent), end.state)
 		}
+	default:
 	}
 }
 

@@ -87,6 +87,7 @@ func early(before at, k kind, s Step) string {
 		if s.At.Before(before.lock) {
 			return fmt.Sprintf("its lock was taken at %s, before its end %s", clock(s.At), clock(before.lock))
 		}
+	default:
 	}
 	return ""
 }

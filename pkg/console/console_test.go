@@ -350,7 +350,10 @@ func TestReplay(t *testing.T) {
 		Items  []parked.Item  `json:"items"`
 	}
 	var x set
-	testenv.Wait(t, "what was parked", func() bool { x = get[set](s, "parked"); return x.Found == 4 })
+	testenv.Wait(t, "what was parked", func() bool {
+		code, _, body := s.ask(http.MethodGet, "api/parked", operator, "")
+		return code == http.StatusOK && json.Unmarshal(body, &x) == nil && x.Found == 4
+	})
 	require.Equal(t, parked.Count{Place: parked.Queue, Origin: s.ladder.Issuance(), Reason: "malformed: body #", N: 3}, x.Counts[0])
 	var refs []string
 	for _, p := range x.Items {

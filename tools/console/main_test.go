@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -299,6 +300,18 @@ func (b *browser) hear(ev any) {
 			b.faults = append(b.faults, e.Entry.Text)
 		}
 	}
+}
+
+// expect takes the complaint that was provoked away.
+func (b *browser) expect(text string) {
+	b.Helper()
+	testenv.Wait(b, "the browser to complain of "+text, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		before := len(b.faults)
+		b.faults = slices.DeleteFunc(b.faults, func(f string) bool { return strings.Contains(f, text) })
+		return len(b.faults) < before
+	})
 }
 
 func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {

@@ -41,11 +41,11 @@ export class Chart {
     this.day = day;
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px " + getComputedStyle(document.body).fontFamily };
     this.plot = new uPlot({
-      width: this.node.clientWidth, height: this.node.clientHeight, padding: [8, 8, 0, 0], legend: { show: false },
+      width: this.node.clientWidth, height: this.node.clientHeight, padding: [8, 20, 0, 0], legend: { show: false },
       cursor: { y: false, points: { show: !s.bars }, drag: { x: false, y: false } },
       scales: { x: { time: true, range: () => this.range }, y: { range: (_, __, most) => [0, Math.max(1, (most || 0) * 1.08)] } },
       axes: [
-        { ...axis, space: 64, values: (_, splits) => splits.map((v) => (this.day ? date : clock)(new Date(v * 1000))) },
+        { ...axis, space: 64, size: 30, values: (_, splits) => splits.map((v) => (this.day ? date : clock)(new Date(v * 1000))) },
         { ...axis, size: 48, space: 36, values: (_, splits) => splits.map((v) => short(v)) },
       ],
       series: [{}, ...s.series.map((x) => ({

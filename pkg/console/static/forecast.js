@@ -92,7 +92,7 @@ export function drawMidnight(x) {
 
 export function again() {
   say();
-  fill($("forecast-legend"), el("span", {}, t("series.unused")), el("span", { class: "two" }, t("col.locked")));
+  fill($("forecast-legend"), el("span", {}, t("series.unused")), el("span", { class: "two" }, t("series.locked")));
   chart.again();
   if (last) draw(last);
   if (night) drawMidnight(night);

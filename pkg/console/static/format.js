@@ -42,7 +42,7 @@ const when = (options) => (at) => new Intl.DateTimeFormat(language(), options).f
 export const clock = when({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 export const seconds = when({ hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 export const date = when({ month: "short", day: "numeric" });
-export const full = when({ year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+export const full = when({ year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 export const zone = () => {
   const part = new Intl.DateTimeFormat(language(), { timeZoneName: "short" }).formatToParts(new Date()).find((p) => p.type === "timeZoneName");
   return part ? part.value : "";

@@ -19,7 +19,7 @@ function two(past, one, other) {
   return {
     data: [past.map((p) => p.at / 1000), past.map((p) => p[one]), past.map((p) => p[other])],
     series: [{ label: t("series." + one), colour: "--one" }, { label: t("series." + other), colour: "--two" }],
-    range: [to - 1200, to], label: t(one === "issued" ? "chart.rates" : "chart.queues", digits(now[one]), digits(now[other])),
+    range: [Math.min(to - 120, Math.max(to - 1200, Math.floor((past.length ? past[0].at : now.at) / 1000))), to], label: t(one === "issued" ? "chart.rates" : "chart.queues", digits(now[one]), digits(now[other])),
   };
 }
 
@@ -63,7 +63,8 @@ function tiles(x) {
 function attention(x) {
   const notes = x.notes || [];
   $("attention").hidden = notes.length === 0;
-  const texts = notes.map((n) => (has("note." + n.code) ? t("note." + n.code, ...n.values) : n.text));
+  const local = (text) => text.replace(/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, (at) => full(new Date(at)));
+  const texts = notes.map((n) => local(has("note." + n.code) ? t("note." + n.code, ...n.values) : n.text));
   const list = $("attention-list");
   if (texts.join("\n") !== [...list.children].map((c) => c.textContent).join("\n")) fill(list, texts.map((text) => el("li", {}, text)));
   $("health").hidden = false;
@@ -73,7 +74,7 @@ function attention(x) {
 
 function pipeline(s) {
   const rows = [];
-  const add = (name, value) => rows.push(el("dt", {}, name), el("dd", {}, value));
+  const add = (name, value) => rows.push(el("div", {}, el("dt", {}, name), el("dd", {}, value)));
   add(t("pipe.broker"), t(s.broker.reachable ? "pipe.broker.ok" : "pipe.broker.away"));
   add(t("pipe.mechanism"), s.mechanism);
   for (const l of s.outbox) add(t("pipe." + l.lane), l.rows ? t("pipe.oldest", capped(l.rows, 100000), milliseconds(l.oldest_ms)) : t("pipe.rows", "0"));

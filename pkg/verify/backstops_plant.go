@@ -177,7 +177,7 @@ func (a answered) json(into any) error {
 const commandLimit = 30 * time.Minute
 
 // call calls the command as people do; more is added to its environment. answer waits until it has ended, and must be called.
-func (w *backstops) call(ctx context.Context, s *shop, more []string, args ...string) (p *os.Process, answer func() (answered, error), err error) {
+func (w *checkout) call(ctx context.Context, s *shop, more []string, args ...string) (p *os.Process, answer func() (answered, error), err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandLimit)
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, filepath.Join(w.cfg.Bin, lapsectl), args...)
@@ -198,7 +198,7 @@ func (w *backstops) call(ctx context.Context, s *shop, more []string, args ...st
 }
 
 // lapsectl calls the command and waits for its answer.
-func (w *backstops) lapsectl(ctx context.Context, s *shop, more []string, args ...string) (answered, error) {
+func (w *checkout) lapsectl(ctx context.Context, s *shop, more []string, args ...string) (answered, error) {
 	_, answer, err := w.call(ctx, s, more, args...)
 	if err != nil {
 		return answered{}, err

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/audit"
 	"github.com/lapsehq/lapse/pkg/client"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
@@ -37,7 +38,8 @@ type shop struct {
 type opening struct {
 	ladder func(*ladder.Config)
 	env    func(worker string) map[string]string
-	logs   string // added to the name of a failed section's logs
+	logs   string            // added to the name of a failed section's logs
+	hear   func(audit.Event) // every event, besides the shop's own ears; nil: nobody
 	// password is what a worker's accounts in both servers have; nil: by chance
 	password func(worker string) string
 }
@@ -58,7 +60,13 @@ func (w *checkout) open(ctx context.Context, t *tally, o opening, do func(ctx co
 	}
 	w.cfg.View.Step("a database, queues, publisher and expirer")
 	s.Installation, err = demo.Install(ctx, demo.InstallationConfig{
-		Stack: w.cfg.Stack, Bin: w.cfg.Bin, Ladder: o.ladder, Hear: s.ears.hear, Password: o.password,
+		Stack: w.cfg.Stack, Bin: w.cfg.Bin, Ladder: o.ladder, Password: o.password,
+		Hear: func(e audit.Event) {
+			s.ears.hear(e)
+			if o.hear != nil {
+				o.hear(e)
+			}
+		},
 		Env: func(worker string) map[string]string {
 			vars := make(map[string]string)
 			if worker == demo.Publisher {

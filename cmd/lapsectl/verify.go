@@ -21,6 +21,7 @@ type verifyCommand struct {
 	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale about an hour."`
 	Deploy    verifyDeploy    `cmd:"" help:"What watches the fleet and what is done to it: metrics, alerts, rolling restarts, no broker, secrets: about 20 minutes."`
 	Notices   verifyNotices   `cmd:"" help:"Reminders and the notifier, with a mail server and providers that fail: about 10 minutes."`
+	Adoption  verifyAdoption  `cmd:"" help:"The way in: imports, observing and cutting over, on large tables: about 10 minutes, at full scale over an hour."`
 }
 
 type verifyDeploy struct {
@@ -31,6 +32,11 @@ type verifyDeploy struct {
 
 type verifyNotices struct {
 	Scale string `default:"full" enum:"small,full" help:"small: 10 000 coupons of 2 000 users; full: 100 000 of 20 000, as promised."`
+	verifyFlags
+}
+
+type verifyAdoption struct {
+	Scale string `default:"small" enum:"small,full" help:"small: 20 000 rows of each shape; full: 1 000 000, as promised."`
 	verifyFlags
 }
 
@@ -86,6 +92,18 @@ func (c *verifyDeploy) Help() string {
 	return `It runs against the development servers of this checkout only (scripts/stack up), and needs Prometheus (scripts/stack tools). Sections: ` +
 		strings.Join(verify.DeploySections(), ", ") + `.
 Alerts that can be provoked: ` + strings.Join(verify.ProvokedAlerts(), ", ") + `.` + verifyExits
+}
+
+// Help tells of the sections and the exit codes.
+func (c *verifyAdoption) Help() string {
+	return `It runs against the development servers of this checkout only (scripts/stack up), and on a machine and servers that do nothing else:
+lateness is measured. The other shops' tables are made in a database of their own on the same server. Sections: ` +
+		strings.Join(verify.AdoptionSections(), ", ") + `.` + verifyExits
+}
+
+// Run verifies the way in and prints what was found.
+func (c *verifyAdoption) Run(ctx context.Context, s *system) error {
+	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) { return verify.Adoption(ctx, cfg, c.Scale) })
 }
 
 // Run verifies what watches the fleet and prints what was found.

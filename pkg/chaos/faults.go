@@ -30,7 +30,7 @@ type Fault struct {
 	inject func(ctx context.Context, site *site, s Strike) (undo func(context.Context) error, note string, err error)
 }
 
-// None, as the name of a fault, stands for no fault at all.
+// None is the name of no fault at all.
 const None = "none"
 
 // workers are the names of the fleet's processes.
@@ -47,10 +47,6 @@ func links() []string {
 		out = append(out, w+"/broker", w+"/database")
 	}
 	return append(out, "publisher-1/api", "publisher-2/api")
-}
-
-func brokerLinks() []string {
-	return slices.DeleteFunc(links(), func(l string) bool { return l[len(l)-len("broker"):] != "broker" })
 }
 
 // consumers hold deliveries of the broker's.

@@ -112,8 +112,11 @@ func life(rng *rand.Rand, has time.Duration) []act {
 		return []act{one(model.Lock, some), one(model.Void, soon())}
 	case draw < 90: // another order asks in between, and gets it afterwards
 		return []act{
-			one(model.Lock, some), {verb: model.Lock, order: 1, wait: soon(), lock: long}, one(model.Release, soon()),
-			{verb: model.Lock, order: 1, wait: soon(), lock: long}, {verb: model.Redeem, order: 1, wait: soon()},
+			one(model.Lock, some),
+			{verb: model.Lock, order: 1, wait: soon(), lock: long},
+			one(model.Release, soon()),
+			{verb: model.Lock, order: 1, wait: soon(), lock: long},
+			{verb: model.Redeem, order: 1, wait: soon()},
 		}
 	case draw < 92:
 		return []act{{verb: model.Paid, wait: some, twice: rng.IntN(2) == 0}}

@@ -29,8 +29,8 @@ func waitsFor() map[string]string {
 	return map[string]string{
 		"messages in the outbox":              "SELECT COUNT(*) FROM outbox",
 		"messages that the broker refused":    "SELECT COUNT(*) FROM outbox_parked",
-		"windows of notices that are open":    "SELECT COUNT(*) FROM notice_window WHERE closed_at IS NULL",
-		"notices that are to be sent":         "SELECT COUNT(*) FROM notice WHERE state IN ('pending', 'sending')",
+		"windows of notices that are open":    "SELECT COUNT(*) FROM notice_window WHERE closed_at IS NULL AND kind = 'expired'",
+		"notices that are to be sent":         "SELECT COUNT(*) FROM notice WHERE state IN ('pending', 'sending') AND kind = 'expired'",
 		"coupons that have ended":             "SELECT COUNT(*) FROM coupon WHERE status = 1 AND due_at <= UTC_TIMESTAMP(3)",
 		"locks that have run out":             "SELECT COUNT(*) FROM coupon WHERE status = 2 AND lock_until <= UTC_TIMESTAMP(3)",
 		"expired coupons that nobody told of": "SELECT COUNT(*) FROM coupon c WHERE c.status = 4 AND c.used_at IS NULL AND NOT EXISTS (SELECT 1 FROM notice_item i WHERE i.coupon_id = c.id) AND NOT EXISTS (SELECT 1 FROM coupon_history h WHERE h.coupon_id = c.id AND h.from_status = 3)",
@@ -103,7 +103,17 @@ func (s *site) facts(ctx context.Context, r *Result) (model.Facts, error) {
 			f.Unsettled = append(f.Unsettled, fmt.Sprintf("%d %s", n, what))
 		}
 	}
-	s.arrivals(&f, r)
+	recorded := make(map[string]bool) // of reminders, too
+	err = each(ctx, tx, "SELECT CONCAT(window_id, '-', channel) FROM notice", func(rows *sql.Rows) error {
+		var id string
+		err := rows.Scan(&id)
+		recorded[id] = true
+		return err
+	})
+	if err != nil {
+		return f, err
+	}
+	s.arrivals(&f, r, recorded)
 	s.ears.tell(&f)
 	return f, s.parked(ctx, &f, r)
 }
@@ -182,16 +192,14 @@ func each(ctx context.Context, tx *sql.Tx, query string, do func(*sql.Rows) erro
 }
 
 // arrivals tells what came to the providers: an SMS never twice; letters may.
-func (s *site) arrivals(f *model.Facts, r *Result) {
+func (s *site) arrivals(f *model.Facts, r *Result, recorded map[string]bool) {
 	_, took := s.sms.Counts()
 	f.Arrived = took
 	for _, n := range s.mail.Counts() {
 		r.LettersAgain += n - 1
 	}
-	recorded := make(map[string]bool)
 	for _, n := range f.Notices {
 		id := strconv.FormatUint(n.Window, 10) + "-" + n.Channel
-		recorded[id] = true
 		if n.Channel == "sms" && (n.State == "sent" || n.State == "delivered") && took[id] == 0 {
 			f.Unsettled = append(f.Unsettled, "message "+id+" is recorded as sent, and did not come")
 		}

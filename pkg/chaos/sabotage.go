@@ -26,8 +26,10 @@ func damages() map[string][]string {
 				SELECT (SELECT MAX(window_id) FROM notice WHERE channel = 'inbox'), CONCAT(event_id, 'x'), coupon_id, template_id, version, expires_at, value, currency, dropped, added_at
 				FROM notice_item WHERE dropped = '' AND window_id = (SELECT MIN(window_id) FROM notice WHERE channel = 'inbox') LIMIT 1`,
 		},
-		"stuck": {`UPDATE coupon SET status = 1, expired_at = NULL, version = version - 1 WHERE id =` + ended,
-			`DELETE FROM coupon_history WHERE from_status = 1 AND to_status = 4 AND coupon_id = (SELECT c FROM (SELECT` + ended + ` AS c) x)`},
+		"stuck": {
+			`UPDATE coupon SET status = 1, expired_at = NULL, version = version - 1 WHERE id =` + ended,
+			`DELETE FROM coupon_history WHERE from_status = 1 AND to_status = 4 AND coupon_id = (SELECT c FROM (SELECT` + ended + ` AS c) x)`,
+		},
 	}
 }
 

@@ -19,8 +19,8 @@ type Strike struct {
 }
 
 // String is a line of the printed schedule.
-func (s Strike) String() string {
-	return fmt.Sprintf("%6.1f s  %4.1f s  %s %s", s.At.Seconds(), s.For.Seconds(), s.Fault, s.Target)
+func (k Strike) String() string {
+	return fmt.Sprintf("%6.1f s  %4.1f s  %s %s", k.At.Seconds(), k.For.Seconds(), k.Fault, k.Target)
 }
 
 const (

@@ -233,8 +233,10 @@ func (s *site) aim() {
 func levels() []ladder.Level {
 	const digits = 9
 	return []ladder.Level{
-		{Name: "k", Unit: 1000 * time.Second, Digits: digits}, {Name: "c", Unit: 100 * time.Second, Digits: digits},
-		{Name: "t", Unit: 10 * time.Second, Digits: digits}, {Name: "s", Unit: time.Second, Digits: digits},
+		{Name: "k", Unit: 1000 * time.Second, Digits: digits},
+		{Name: "c", Unit: 100 * time.Second, Digits: digits},
+		{Name: "t", Unit: 10 * time.Second, Digits: digits},
+		{Name: "s", Unit: time.Second, Digits: digits},
 	}
 }
 
@@ -253,13 +255,12 @@ func zones() []string {
 
 func (s *site) env(worker, ca string) map[string]string {
 	vars := map[string]string{
-		"LAPSE__LOG__LEVEL":         "warn",
-		"LAPSE__LADDER__LEVELS":     levelsText(),
-		"LAPSE__BROKER__ADDRESSES":  s.proxies[worker+"/broker"].Addr(),
-		"LAPSE__BROKER__HEARTBEAT":  "5s",
-		"LAPSE__BROKER__NAME":       worker,
-		"LAPSE__DATABASE__ADDRESS":  s.proxies[worker+"/database"].Addr(),
-		"LAPSE__DATABASE__MAX_OPEN": "12",
+		"LAPSE__LOG__LEVEL":        "warn",
+		"LAPSE__LADDER__LEVELS":    levelsText(),
+		"LAPSE__BROKER__ADDRESSES": s.proxies[worker+"/broker"].Addr(),
+		"LAPSE__BROKER__HEARTBEAT": "5s",
+		"LAPSE__BROKER__NAME":      worker,
+		"LAPSE__DATABASE__ADDRESS": s.proxies[worker+"/database"].Addr(),
 	}
 	for i, w := range workers() {
 		if w == worker {

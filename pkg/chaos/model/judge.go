@@ -258,6 +258,9 @@ func whats(k kind, s Step) []string {
 	case kindExpire, kindGone:
 		return []string{"expired"}
 	case kind(Refund):
+		if s.To == Expired { // it is told of as what it is now
+			return []string{"expired"}
+		}
 		return []string{"refunded"}
 	case kind(Extend):
 		return []string{"extended"}

@@ -156,11 +156,11 @@ func (w *world) act(v model.Verb, order string, lock time.Duration, end time.Tim
 			return model.Refused, model.CodeNotUsed
 		}
 		w.done["refund"+order] = true
-		to := model.Unused
 		if w.ended() {
-			to = model.Expired
+			w.step(model.Expired, "refund", order, row.Expires, time.Time{}, "expired")
+		} else {
+			w.step(model.Unused, "refund", order, row.Expires, time.Time{}, "refunded")
 		}
-		w.step(to, "refund", order, row.Expires, time.Time{}, "refunded")
 	case model.Extend:
 		switch {
 		case row.State != model.Unused && row.State != model.Locked || row.State == model.Unused && w.ended():

@@ -60,11 +60,15 @@ function tiles(x) {
     : t("parked.sum", away ? "–" : count(sum(s.broker.queues, "parked")), away ? "–" : count(sum(s.broker.queues, "unroutable")), capped(s.outbox_parked, 100000)));
 }
 
+const pauseName = (p) => t("pause." + p.what) + " · " + t("scope." + p.scope, p.id);
+
 function attention(x) {
   const notes = x.notes || [];
   $("attention").hidden = notes.length === 0;
   const local = (text) => text.replace(/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, (at) => full(new Date(at)));
-  const texts = notes.map((n) => local(has("note." + n.code) ? t("note." + n.code, ...n.values) : n.text));
+  const paused = x.status.paused.map((p) => pauseName(p)); // their notes come in the same order
+  const values = (n) => (n.code === "paused" && paused.length ? [paused.shift(), ...n.values.slice(1)] : n.values);
+  const texts = notes.map((n) => local(has("note." + n.code) ? t("note." + n.code, ...values(n)) : n.text));
   const list = $("attention-list");
   if (texts.join("\n") !== [...list.children].map((c) => c.textContent).join("\n")) fill(list, texts.map((text) => el("li", {}, text)));
   $("health").hidden = false;
@@ -95,7 +99,7 @@ function pipeline(s) {
 function pauses(list) {
   renew($("paused"), list, () => list.length === 0 ? [el("p", {}, t("paused.none"))] : [el("div", { class: "scroll", role: "region", tabindex: 0, "aria-labelledby": "paused-title" },
     table(t("paused"), [{ text: t("paused.what") }, { text: t("paused.since") }, { text: t("paused.by") }, { text: t("paused.why") }],
-      list.map((p) => [t("pause." + p.what) + " · " + t("scope." + p.scope, p.id), full(new Date(p.since)), p.actor || t("unknown"), p.reason || t("unknown")]))),
+      list.map((p) => [pauseName(p), full(new Date(p.since)), p.actor || t("unknown"), p.reason || t("unknown")]))),
   el("p", { class: "note" }, t("paused.note"))]);
 }
 

@@ -23,7 +23,7 @@ type chaosCommand struct {
 	Faults      []string      `placeholder:"NAME,..." help:"Only these faults, or groups of them; none: the load alone."`
 	Regressions string        `placeholder:"FILE" help:"Run the lines of this file, too: seeds that have failed before."`
 	Sabotage    string        `placeholder:"WHAT" help:"Damage one coupon before the judge looks, which must then fail."`
-	PortBase    int           `default:"47000" help:"First port of the stack that is made for it."`
+	PortBase    int           `default:"21000" help:"First port of the stack that is made for it."`
 	KeepStack   bool          `help:"Stop that stack in the end, and leave its data and logs."`
 	Plan        bool          `help:"Print the schedule, and do nothing."`
 	JSON        string        `name:"json" placeholder:"FILE" help:"Write what was found to this file, - for standard output."`

@@ -73,7 +73,7 @@ func (s *site) ids(ctx context.Context, query string) ([]uint64, error) {
 
 const (
 	liveTriggers = `SELECT id, version, expires_at, lock_until FROM coupon WHERE status IN (1, 2) ORDER BY RAND() LIMIT 150`
-	pastTriggers = `SELECT coupon_id, version, expires_at - INTERVAL 1 DAY * (coupon_id % 2), lock_until FROM coupon_history ORDER BY RAND() LIMIT 300`
+	pastTriggers = `SELECT coupon_id, version, expires_at - INTERVAL (coupon_id % 2) DAY, lock_until FROM coupon_history ORDER BY RAND() LIMIT 300`
 	thrice       = 3
 	publishLimit = 5 * time.Second
 )
@@ -91,7 +91,7 @@ func replayOld(ctx context.Context, s *site, k Strike) (func(context.Context) er
 func (s *site) ring(ctx context.Context, k Strike, query string, times int) (func(context.Context) error, string, error) {
 	ms, err := s.triggers(ctx, query)
 	if err != nil {
-		return nil, "the database cannot be asked", nil // another lane has stopped it
+		return nil, "the database cannot be asked: " + err.Error(), nil // another lane has stopped it
 	}
 	rng := k.rng()
 	var all []broker.Message

@@ -44,6 +44,7 @@ func (w *adoption) sections() []section {
 		{"observe", "coupons are observed beside an old job, held against it, and cut over", w.observe},
 		{"pause", "expiry is paused while coupons end, and goes on: none lost, none early", w.pause},
 		{"extend", "many coupons are extended in the last ten seconds: extended in time, or reported as ended", w.extend},
+		{"console", "what the console asks among millions of coupons is answered in time, and its figures are SQL's", w.console},
 	}
 }
 

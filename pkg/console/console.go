@@ -62,8 +62,10 @@ func New(c Config, d Deps) (*Console, error) {
 	if err != nil {
 		return nil, err //nolint:wrapcheck // names the token
 	}
-	x := &Console{cfg: c, deps: d, tokens: tokens, work: newWork(), mux: http.NewServeMux(), turn: make(chan struct{}, 1), seats: make(chan struct{}, seats),
-		midnights: map[time.Time]*kept[status.Forecast]{}}
+	x := &Console{
+		cfg: c, deps: d, tokens: tokens, work: newWork(), mux: http.NewServeMux(), turn: make(chan struct{}, 1), seats: make(chan struct{}, seats),
+		midnights: map[time.Time]*kept[status.Forecast]{},
+	}
 	x.readings()
 	x.routes()
 	if err := x.files(); err != nil {

@@ -231,8 +231,10 @@ func TestOddQuestions(t *testing.T) {
 		require.Len(t, x.Coupons, 1, "%q", user)
 		require.Equal(t, strconv.FormatUint(id, 10), x.Coupons[0].CouponID)
 	}
-	for _, q := range []string{"user?id=", "user?id=%ff", "user?id=%00", "user?id=" + strings.Repeat("u", 129), "user?id=u&after=nonsense", "user", "forecast", "forecast?span=1h",
-		"midnight?at=x", "midnight?at=0", "midnight?at=99999999999999", "midnight?at=" + strconv.FormatInt(time.Now().Unix()/900*900+1, 10)} {
+	for _, q := range []string{
+		"user?id=", "user?id=%ff", "user?id=%00", "user?id=" + strings.Repeat("u", 129), "user?id=u&after=nonsense", "user", "forecast", "forecast?span=1h",
+		"midnight?at=x", "midnight?at=0", "midnight?at=99999999999999", "midnight?at=" + strconv.FormatInt(time.Now().Unix()/900*900+1, 10),
+	} {
 		code, _, body := s.ask(http.MethodGet, "api/"+q, reader, "")
 		require.Equal(t, http.StatusBadRequest, code, "%s: %s", q, body)
 	}
@@ -273,7 +275,7 @@ func TestFiguresAreTheDatabases(t *testing.T) {
 	require.NoError(t, err)
 
 	day := get[forecasted](s, "forecast?span=30d").Forecast
-	require.EqualValues(t, s.db.Int(t, `SELECT COUNT(*) FROM coupon WHERE status = 1`), day.Unused)
+	require.Equal(t, s.db.Int(t, `SELECT COUNT(*) FROM coupon WHERE status = 1`), day.Unused)
 	require.EqualValues(t, 1, day.Locked)
 	require.Equal(t, map[string]int64{"CNY": 15 * 500}, day.Value)
 	require.True(t, day.Complete)

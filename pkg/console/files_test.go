@@ -36,8 +36,10 @@ func TestThePageAsksNothingOfOthers(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, "text/html; charset=utf-8", h.Get("Content-Type"))
 	policy := h.Get("Content-Security-Policy")
-	for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'",
-		"base-uri 'none'", "form-action 'none'", "require-trusted-types-for 'script'"} {
+	for _, want := range []string{
+		"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'",
+		"base-uri 'none'", "form-action 'none'", "require-trusted-types-for 'script'",
+	} {
 		require.Contains(t, policy, want)
 	}
 	require.NotContains(t, policy, "unsafe")

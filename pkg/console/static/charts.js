@@ -1,6 +1,6 @@
 // Charts by uPlot, in the page's colours. Each has a table beside it, so the canvas itself is one picture for readers of screens.
 /* global uPlot */
-import { clock, date, short } from "./format.js";
+import { clock, date, seconds, short } from "./format.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -45,7 +45,7 @@ export class Chart {
       cursor: { y: false, points: { show: !s.bars }, drag: { x: false, y: false } },
       scales: { x: { time: true, range: () => this.range }, y: { range: (_, __, most) => [0, Math.max(1, (most || 0) * 1.08)] } },
       axes: [
-        { ...axis, space: 64, size: 30, values: (_, splits) => splits.map((v) => (this.day ? date : clock)(new Date(v * 1000))) },
+        { ...axis, space: 76, size: 30, values: (_, splits) => splits.map((v) => (this.day ? date : this.range[1] - this.range[0] < 600 ? seconds : clock)(new Date(v * 1000))) },
         { ...axis, size: 48, space: 36, values: (_, splits) => splits.map((v) => short(v)) },
       ],
       series: [{}, ...s.series.map((x) => ({

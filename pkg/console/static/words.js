@@ -6,7 +6,7 @@ const en = {
   "login.failed": "That did not work: {0}", "login.ended": "The token is not accepted any more. Sign in again.",
   "healthy": "Healthy", "unhealthy": "Needs attention", "fresh": "As of {0}, every {1}", "stale": "Not renewed since {0}: {1}",
   "attention": "Needs attention", "now": "Now",
-  "tile.waiting": "Waiting", "tile.waiting.note": "triggers, for their time", "tile.due": "Due", "tile.due.note": "triggers, to be handled",
+  "tile.waiting": "Waiting", "tile.waiting.note": "in the ladder", "tile.due": "Due", "tile.due.note": "to be handled",
   "tile.issued": "Issued", "tile.expired": "Expired", "tile.rate": "{0}/s", "tile.window": "over 15 s",
   "tile.late": "Lateness p50 / p99", "tile.late.note": "{0} in a minute", "tile.late.none": "nothing in the last minute",
   "tile.overdue": "Overdue", "tile.overdue.note": "the oldest by {0}", "none": "none", "tile.outbox": "Outbox", "tile.outbox.note": "the oldest {0}", "tile.planner": "Planner lag",

@@ -98,9 +98,10 @@ type importRun struct {
 	Notices bool   `help:"Tell of reminders that are about due."`
 	Refused string `placeholder:"FILE" help:"Append the rows that were not taken over to this file, as JSON lines; else the first are shown."`
 
-	FromScratch bool `help:"Begin again, instead of going on where an unfinished run of the same command stands."`
-	byFlags
-	JSON bool `name:"json" help:"Print JSON."`
+	FromScratch bool   `help:"Begin again, instead of going on where an unfinished run of the same command stands."`
+	Reason      string `help:"Why; kept with what is done. A dry run needs none."`
+	Actor       string `help:"Who ($USER, or the account that runs this)."`
+	JSON        bool   `name:"json" help:"Print JSON."`
 }
 
 // Help says what it does.
@@ -132,20 +133,20 @@ const toldMost = 20 // rows that are shown
 
 // Run imports, or says what it would.
 func (c *importRun) Run(ctx context.Context, s *system) error {
-	if !c.DryRun {
-		if err := c.check(s); err != nil {
-			return err
-		}
+	by := byFlags{Reason: c.Reason, Actor: c.Actor}
+	if c.DryRun && by.Reason == "" {
+		by.Reason = "a dry run" // is kept nowhere
 	}
+	if err := by.check(s); err != nil {
+		return err
+	}
+	c.Reason, c.Actor = by.Reason, by.Actor
 	src, err := c.open(s)
 	if err != nil {
 		return err
 	}
 	m := src.mapping
 	ask := coupon.ImportAsk{Name: m.Name, Batch: m.Batch, Observe: c.Observe, Events: c.Events, Notices: c.Notices, Actor: c.Actor, Reason: c.Reason}
-	if c.DryRun && ask.Actor == "" {
-		ask.Actor = "nobody"
-	}
 	if err := ask.Validate(); err != nil {
 		return fmt.Errorf("--%w", err)
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/client"
@@ -89,8 +91,9 @@ func seedSandbox(ctx context.Context, c *client.Client, now time.Time) ([]seeded
 }
 
 func makeSeed(ctx context.Context, c *client.Client, now time.Time) error {
-	ids := map[string]string{}
-	for name, terms := range seedTemplates(now) {
+	ids, templates := map[string]string{}, seedTemplates(now)
+	for _, name := range slices.Sorted(maps.Keys(templates)) {
+		terms := templates[name]
 		terms.Reason = "the sandbox's seed"
 		t, err := c.CreateTemplate(client.WithIdempotencyKey(ctx, "seed-"+name), terms)
 		if err != nil {

@@ -130,9 +130,13 @@ func sandboxEnvFile(prefix string) string {
 	return strings.Replace(prefix, SandboxPrefix, strings.TrimSuffix(sandboxEnv, ".env"), 1) + ".env"
 }
 
+func lockFile(stack rig.Stack, prefix string) string {
+	return filepath.Join(stack.Dir, "run", prefix+".lock")
+}
+
 // lockSandbox keeps a second one out.
 func lockSandbox(stack rig.Stack, prefix string) (*os.File, error) {
-	lock, err := os.OpenFile(filepath.Join(stack.Dir, "run", prefix+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(lockFile(stack, prefix), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("locking out other sandboxes: %w", err)
 	}
@@ -276,7 +280,7 @@ func (s *Sandbox) Remove(ctx context.Context) error {
 	if err != nil || !there {
 		return err
 	}
-	return errors.Join(s.place.remove(ctx), os.RemoveAll(s.EnvFile()))
+	return errors.Join(s.place.remove(ctx), os.RemoveAll(s.EnvFile()), os.RemoveAll(lockFile(s.place.stack, s.place.prefix)))
 }
 
 // openServer connects to no database in particular.

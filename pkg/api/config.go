@@ -77,8 +77,8 @@ type Token struct {
 	// Name of the caller, in history (as actor), in the access log, and as the owner of its idempotency keys. It may stand
 	// twice, with different hashes, while a caller changes its secret.
 	Name string `koanf:"name"`
-	// Hash is the SHA-256 of the secret, in hexadecimal.
-	Hash string `koanf:"hash"`
+	// Hash is the SHA-256 of the secret, in hexadecimal. Anything else may be the secret itself, and is not shown.
+	Hash string `koanf:"hash" shown:"hex"`
 	// Scopes are any of issue, order, read, ops.
 	Scopes []string `koanf:"scopes"`
 	// Issuer of the token's grants. Empty: each grant may name its own.

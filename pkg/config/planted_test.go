@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/config"
 	"github.com/lapsehq/lapse/pkg/secret"
 )
@@ -32,6 +34,17 @@ func plant(v reflect.Value, n *int) {
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(reflect.ValueOf("k1").Convert(v.Type().Key()), reflect.ValueOf(secret.New(planted)))
 	}
+}
+
+// A token where its hash should be is not shown, neither as a fault nor beside it.
+func TestATokenInThePlaceOfItsHashIsNotShown(t *testing.T) {
+	t.Parallel()
+	c := config.DefaultPublisher()
+	c.API.Tokens = []api.Token{{Name: "shop", Hash: planted, Scopes: []string{"read"}}, {Name: "crm", Hash: strings.Repeat("0a", 32)}}
+	var out bytes.Buffer
+	require.NoError(t, config.Print(&out, c))
+	require.NotContains(t, out.String()+fmt.Sprint(c.API.Validate()), planted)
+	require.Contains(t, out.String(), strings.Repeat("0a", 32))
 }
 
 // Whatever is secret in a worker's configuration is not shown: by -print-config, by fmt, as JSON, nor by what is said of its faults.

@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/lapsehq/lapse/pkg/secret"
 )
 
-// Print writes cfg as YAML in the order of its fields, secrets redacted, derived keys left out.
+// Print writes cfg as YAML in the order of its fields, secrets redacted, derived keys left out. A field whose tag says shown:"hex" is redacted
+// if it is anything else.
 func Print(w io.Writer, cfg any) error {
 	v := reflect.New(reflect.TypeOf(cfg)).Elem()
 	v.Set(reflect.ValueOf(cfg))
@@ -48,6 +51,9 @@ func structNode(v reflect.Value, path string, hidden map[string]string) (*yaml.N
 			at = path
 		}
 		node, err := valueNode(field, name, at, hidden)
+		if f.Tag.Get("shown") == "hex" && strings.Trim(field.String(), "0123456789abcdefABCDEF") != "" {
+			node, err = textNode(secret.Redacted) // somebody may have put there what the hash is of
+		}
 		switch {
 		case err != nil:
 			failed = err

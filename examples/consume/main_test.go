@@ -34,14 +34,14 @@ func TestRepeatsAndDisorderChangeNothing(t *testing.T) {
 	t.Cleanup(func() { dropped(t, queue) })
 	heard, hears := io.Pipe()
 	stop := testenv.Run(t, func(ctx context.Context) error {
-		defer hears.Close() //nolint:errcheck // a pipe
+		defer hears.Close()
 		return run(ctx, []string{"-amqp", os.Getenv("TEST_AMQP_URL"), "-dsn", dsn.FormatDSN(), "-exchange", y.Ladder.Events(), "-queue", queue}, hears)
 	})
 	first := make([]byte, len("listening"))
 	_, err := io.ReadFull(heard, first)
 	require.NoError(t, err)
 	require.Equal(t, "listening", string(first))
-	go io.Copy(io.Discard, heard) //nolint:errcheck // ends with the pipe
+	go io.Copy(io.Discard, heard)
 
 	var ms []broker.Message
 	ids, newest := map[string]bool{}, map[string]uint32{}

@@ -23,8 +23,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
-const patience = 60 * time.Second
-
 // fleet is relay and expirer on the real broker and database; no sweep.
 type fleet struct {
 	*testing.T

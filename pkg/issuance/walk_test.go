@@ -19,8 +19,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
-const patience = 60 * time.Second
-
 // walk is issuance on the real broker and database.
 type walk struct {
 	db        testenv.Database

@@ -21,8 +21,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
-const patience = 60 * time.Second
-
 // walk is the intake of order events on the real broker and database.
 type walk struct {
 	testenv.Topology

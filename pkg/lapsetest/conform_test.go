@@ -130,7 +130,7 @@ func column(t testing.TB, db testenv.Database, query string, args ...any) (out [
 	t.Helper()
 	rows, err := db.SQL.QueryContext(t.Context(), query, args...)
 	require.NoError(t, err)
-	defer rows.Close() //nolint:errcheck // read only
+	defer rows.Close()
 	for rows.Next() {
 		var text string
 		require.NoError(t, rows.Scan(&text))

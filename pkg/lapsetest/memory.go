@@ -239,7 +239,7 @@ func (m *memory) record(ts []coupon.Transition) error {
 		m.tell(key, id, body, t.At, t.CouponID)
 		m.history[t.CouponID] = append(m.history[t.CouponID], *t)
 		m.count(t)
-		if i+1 == len(ts) || ts[i+1].CouponID != t.CouponID {
+		if rest := ts[i+1:]; len(rest) == 0 || rest[0].CouponID != t.CouponID {
 			m.giveBack(t)
 		}
 	}

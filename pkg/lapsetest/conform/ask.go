@@ -191,17 +191,4 @@ func (r reply) texts(field string, path ...any) []string {
 	return out
 }
 
-// pick leaves of every member of a list these fields.
-func (r reply) pick(path string, fields ...string) []object {
-	r.Helper()
-	out := make([]object, len(r.list(path)))
-	for i := range out {
-		out[i] = object{}
-		for _, f := range fields {
-			out[i][f] = r.get(path, i, f)
-		}
-	}
-	return out
-}
-
 func rfc(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }

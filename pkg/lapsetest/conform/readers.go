@@ -149,7 +149,10 @@ func best(s *site) {
 	require.Equal(s, 1500, r.number("best", "discount"), "of the books alone")
 	require.Nil(s, s.post(api.ScopeRead, path, object{"amount": 6000, "currency": "USD"}).ok().get("best"))
 	for _, bad := range []object{
-		{"currency": "CNY"}, {"amount": -1, "currency": "CNY"}, {"amount": 1, "currency": "x"}, {"amount": 1, "currency": "CNY", "x": 1},
+		{"currency": "CNY"},
+		{"amount": -1, "currency": "CNY"},
+		{"amount": 1, "currency": "x"},
+		{"amount": 1, "currency": "CNY", "x": 1},
 		{"amount": 1, "currency": "CNY", "scopes": []string{"a"}, "items": []object{{"amount": 1}}},
 	} {
 		s.post(api.ScopeRead, path, bad).refused(http.StatusBadRequest, "bad_request")

@@ -69,9 +69,7 @@ func draw(r *rand.Rand, coupons int) request {
 	if coupons == 0 {
 		q.kind = "grant"
 	}
-	for _, i := range r.Perm(coupons)[:min(coupons, 1+r.IntN(3)*r.IntN(2))] {
-		q.coupons = append(q.coupons, i)
-	}
+	q.coupons = r.Perm(coupons)[:min(coupons, 1+r.IntN(3)*r.IntN(2))]
 	return q
 }
 

@@ -19,7 +19,7 @@ import (
 const shopMapping = `
 name: shop
 zone: Asia/Shanghai
-fields: {external_id: id, user_id: uid, state: st, expires_at: ends, order_id: oid, used_at: used, expired_at: over}
+fields: {external_id: id, user_id: uid, state: st, expires_at: ends, order_id: oid, used_at: used, expired_at: gone}
 states: {"0": unused, "1": locked, "2": used, "3": expired}
 `
 
@@ -27,7 +27,7 @@ states: {"0": unused, "1": locked, "2": used, "3": expired}
 func shopRows(ends time.Time) string {
 	shanghai := time.FixedZone("", 8*3600)
 	at := ends.In(shanghai).Format(time.DateTime)
-	return "id,uid,st,ends,oid,used,over\n" +
+	return "id,uid,st,ends,oid,used,gone\n" +
 		"1,u1,0," + at + ",,,\n" +
 		"2,u2,1," + at + ",77,,\n" +
 		"3,u3,2," + at + ",78,2026-01-01 10:00:00,\n" +
@@ -102,11 +102,11 @@ func TestImportObserves(t *testing.T) {
 	t.Parallel()
 	c := newScene(t)
 	template := c.template("--after=1h")
-	c.db.Exec(t, `CREATE TABLE theirs (id BIGINT PRIMARY KEY, uid INT NOT NULL, st INT NOT NULL, ends DATETIME NOT NULL, oid BIGINT NULL, used DATETIME NULL, over DATETIME NULL)`)
+	c.db.Exec(t, `CREATE TABLE theirs (id BIGINT PRIMARY KEY, uid INT NOT NULL, st INT NOT NULL, ends DATETIME NOT NULL, oid BIGINT NULL, used DATETIME NULL, gone DATETIME NULL)`)
 	for i := range 20 {
 		c.db.Exec(t, `INSERT INTO theirs VALUES (?, ?, 0, UTC_TIMESTAMP() + INTERVAL 8 HOUR - INTERVAL 600 SECOND + INTERVAL ? HOUR, NULL, NULL, NULL)`, i+1, i%3, i%2)
 	}
-	mapping := c.file("m.yaml", shopMapping+"source: {key: id, page: 3, select: 'SELECT id, uid, st, ends, oid, used, over FROM theirs WHERE 1 = 1 AND {page}'}\n")
+	mapping := c.file("m.yaml", shopMapping+"source: {key: id, page: 3, select: 'SELECT id, uid, st, ends, oid, used, gone FROM theirs WHERE 1 = 1 AND {page}'}\n")
 	u := url.URL{Scheme: "mysql", User: url.User(c.db.Config.User), Host: c.db.Config.Address, Path: "/" + c.db.Config.Name}
 	c.environ = append(c.environ, envImportPassword+"="+c.db.Config.Password.Reveal())
 	source := []string{u.String(), "--mapping=" + mapping, "--template=*=" + template}
@@ -126,7 +126,7 @@ func TestImportObserves(t *testing.T) {
 	require.Equal(t, exitMiss, r.code, r.stderr)
 	require.Regexp(t, `not_expired +10`, r.stdout)
 	require.Contains(t, r.stdout, "id 1: not_expired: unused there, ends ")
-	c.db.Exec(t, `UPDATE theirs SET st = 3, over = ends + INTERVAL 90 SECOND WHERE ends < UTC_TIMESTAMP() + INTERVAL 8 HOUR AND id > 1`)
+	c.db.Exec(t, `UPDATE theirs SET st = 3, gone = ends + INTERVAL 90 SECOND WHERE ends < UTC_TIMESTAMP() + INTERVAL 8 HOUR AND id > 1`)
 	c.db.Exec(t, `UPDATE theirs SET st = 2, oid = 5, used = ends + INTERVAL 60 SECOND WHERE id = 1`)
 	file := filepath.Join(c.dir, "diff.jsonl")
 	var d diffJSON

@@ -373,9 +373,15 @@ func TestReplay(t *testing.T) {
 	}
 	type in map[string]any
 	for _, bad := range []in{
-		{}, {"refs": refs}, {"refs": refs, "actor": "ann"}, {"refs": refs, "reason": "r"}, {"refs": []string{}, "actor": "ann", "reason": "r"},
-		{"refs": refs, "actor": "a\nb", "reason": "r"}, {"refs": refs, "actor": strings.Repeat("a", 200), "reason": "r"},
-		{"refs": refs, "actor": "ann", "reason": strings.Repeat("r", 300)}, {"refs": []string{strings.Repeat("x", 40)}, "actor": "a", "reason": "r"},
+		{},
+		{"refs": refs},
+		{"refs": refs, "actor": "ann"},
+		{"refs": refs, "reason": "r"},
+		{"refs": []string{}, "actor": "ann", "reason": "r"},
+		{"refs": refs, "actor": "a\nb", "reason": "r"},
+		{"refs": refs, "actor": strings.Repeat("a", 200), "reason": "r"},
+		{"refs": refs, "actor": "ann", "reason": strings.Repeat("r", 300)},
+		{"refs": []string{strings.Repeat("x", 40)}, "actor": "a", "reason": "r"},
 		{"refs": refs, "actor": "ann", "reason": "r", "all": true},
 	} {
 		code, body := ask(bad)

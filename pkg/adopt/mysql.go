@@ -23,6 +23,9 @@ const (
 	pageTries  = 5 // of a page, on new connections
 )
 
+// errNoKey: pages cannot go on.
+var errNoKey = errors.New("the result has no column")
+
 // Address is where another MySQL is, without the password.
 type Address struct {
 	config mysql.Config
@@ -175,7 +178,7 @@ func (o *other) read(ctx context.Context) error {
 		}
 		o.drop()
 		var said *mysql.MySQLError
-		if ctx.Err() != nil || errors.As(err, &said) {
+		if ctx.Err() != nil || errors.As(err, &said) || errors.Is(err, errNoKey) {
 			break // the server has answered: it would say the same again
 		}
 		if lifecycle.Sleep(ctx, time.Duration(try)*time.Second) != nil {
@@ -275,7 +278,7 @@ func (o *other) record(rows *sql.Rows) (*Record, error) {
 		}
 	}
 	if rec.Place == "" {
-		return nil, fmt.Errorf("the result has no column %s, or it is NULL; pages go by it", name)
+		return nil, fmt.Errorf("%w %s, or it is NULL; pages go by it", errNoKey, name)
 	}
 	return rec, nil
 }

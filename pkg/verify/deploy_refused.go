@@ -201,8 +201,11 @@ func (l *leaks) try(ctx context.Context, name, worker string, args, env []string
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", worker, err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // however it ended, what it has said is looked at
+		close(ended)
+	}()
 	var pages []byte
 	timer := time.NewTimer(refusedFor)
 	defer timer.Stop()

@@ -29,7 +29,7 @@ type importCommand struct {
 }
 
 // Variables that hold what must not be seen in a list of processes.
-const envImportPassword = "LAPSE_IMPORT_PASSWORD" //nolint:gosec // its name
+const envImportPassword = "LAPSE_IMPORT_PASSWORD"
 
 // sourceFlags say what is read, and what its rows are.
 type sourceFlags struct {

@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return fmt.Errorf("queue %s: %w", *queue, err)
 	}
 	lost := ch.NotifyClose(make(chan *amqp.Error, 1))
-	fmt.Fprintln(out, "listening on", *queue)
+	_, _ = fmt.Fprintln(out, "listening on", *queue)
 	for {
 		select {
 		case <-ctx.Done():
@@ -153,7 +153,7 @@ func settle(ctx context.Context, db *sql.DB, d amqp.Delivery, out io.Writer) err
 		return errors.Join(fmt.Errorf("event %s: %w", e.ID, err), d.Nack(false, true))
 	}
 	if fresh {
-		fmt.Fprintln(out, "coupon", e.Data.CouponID, e.Type)
+		_, _ = fmt.Fprintln(out, "coupon", e.Data.CouponID, e.Type)
 	}
 	return d.Ack(false) // after the commit
 }

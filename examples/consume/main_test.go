@@ -41,7 +41,7 @@ func TestRepeatsAndDisorderChangeNothing(t *testing.T) {
 	_, err := io.ReadFull(heard, first)
 	require.NoError(t, err)
 	require.Equal(t, "listening", string(first))
-	go io.Copy(io.Discard, heard)
+	go func() { _, _ = io.Copy(io.Discard, heard) }()
 
 	var ms []broker.Message
 	ids, newest := map[string]bool{}, map[string]uint32{}

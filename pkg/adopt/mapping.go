@@ -226,9 +226,9 @@ func (m *Mapping) check(r *nodes) {
 }
 
 var (
-	tablePattern = regexp.MustCompile("^[\\p{L}\\p{N}_$.`-]+$")       //nolint:gochecknoglobals // a constant pattern
-	keyPattern   = regexp.MustCompile(`^[A-Za-z0-9_$.]+$`)            //nolint:gochecknoglobals // a constant pattern
-	rangePattern = regexp.MustCompile(`^(.*)\{(\d+)\.\.(\d+)\}(.*)$`) //nolint:gochecknoglobals // a constant pattern
+	tablePattern = regexp.MustCompile("^[\\p{L}\\p{N}_$.`-]+$")
+	keyPattern   = regexp.MustCompile(`^[A-Za-z0-9_$.]+$`)
+	rangePattern = regexp.MustCompile(`^(.*)\{(\d+)\.\.(\d+)\}(.*)$`)
 )
 
 func (q *Query) check(fault func(path, format string, args ...any)) {

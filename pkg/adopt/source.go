@@ -68,7 +68,7 @@ func (f *textFile) Close() error { return f.file.Close() } //nolint:wrapcheck //
 
 // Total counts the lines.
 func (f *textFile) Total(ctx context.Context) (int64, error) {
-	file, err := os.Open(f.name) //nolint:gosec // the operator names the file
+	file, err := os.Open(f.name)
 	if err != nil {
 		return 0, err //nolint:wrapcheck // names the file
 	}
@@ -76,9 +76,10 @@ func (f *textFile) Total(ctx context.Context) (int64, error) {
 	n, last := -f.head, byte('\n')
 	for buf := make([]byte, 1<<20); ctx.Err() == nil; {
 		k, err := file.Read(buf)
-		n += int64(bytes.Count(buf[:k], []byte{'\n'}))
-		if k > 0 {
-			last = buf[k-1]
+		part := buf[:k]
+		n += int64(bytes.Count(part, []byte{'\n'}))
+		if len(part) > 0 {
+			last = part[len(part)-1]
 		}
 		if errors.Is(err, io.EOF) {
 			if last != '\n' {

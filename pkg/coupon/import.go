@@ -100,7 +100,7 @@ type ImportAsk struct {
 }
 
 // importName is what an import may be called.
-var importName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`) //nolint:gochecknoglobals // a constant pattern
+var importName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
 // ImportIssuer is the issuer of the grant keys by which an import's coupons are known.
 func ImportIssuer(name string) string { return "import:" + name }

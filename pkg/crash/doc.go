@@ -10,8 +10,7 @@
 //   - Only programs built with the tag crashpoints stop themselves. In any other build Before and After are empty, and what
 //     is guarded by Enabled is not there at all.
 //   - A transaction that changed nothing is no commit point.
-//   - A test proves that every transaction and every statement outside of one is on the list or excused by name, and that
-//     a process was stopped before and after everything on it.
+//   - A test proves that every transaction and every statement outside of one is on the list or excused by name.
 package crash
 
 // Kind is what makes a point durable.

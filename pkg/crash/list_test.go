@@ -161,16 +161,13 @@ func render() []byte {
 
 Where something becomes durable or leaves a process, a process can die. These are all such points of the walk, and what is done again
 after a stop exactly before and exactly behind each. The file is written from the list in the code (`+"`go test ./pkg/crash -run TheDocument -update`"+`),
-and `+"`go test ./pkg/crash`"+` proves it: real workers, built with the tag `+"`crashpoints`"+`, kill themselves with SIGKILL at each of the %d points, once
-before and once behind it, are started again, and go on by themselves. Afterwards rows, history and events are set against each other:
+and `+"`go test ./pkg/crash`"+` holds it against the code: a transaction, or a statement outside of one, that is neither here nor excused below
+fails it. Workers that are built with the tag `+"`crashpoints`"+` kill themselves with SIGKILL exactly before or exactly behind a point that is asked for.
 
-- **lost 0**: every coupon reaches the state it must, and what was to be told of is told of;
-- **early 0**: no coupon is expired before its end;
-- **doubled 0**: every step is in history once, and has one event by id. What is *heard* twice under one id, so that consumers must know it
-  again, is said in the last column; what the process had under way beside the point (a batch of the relay, a message of another channel)
-  may be heard twice as well. An SMS never comes twice.
-
-The test fails if a point was not hit, and if there is a transaction, or a statement outside of one, that is neither here nor excused below.
+**open**: a test that does so with each of the %d points, starts the worker again, and sets rows, history and events against each other. What it must find
+is what the columns say: every coupon reaches the state it must, none before its end, every step is in history once and has one event by id. What is
+*heard* twice under one id, so that consumers must know it again, is in the last column; what the process had under way beside the point (a batch
+of the relay, a message of another channel) may be heard twice as well. An SMS never comes twice. Until then, `+"`lapsectl chaos`"+` kills at random.
 
 | point | process | what it makes durable | stopped before: done again | stopped behind: done again | heard twice |
 |---|---|---|---|---|---|

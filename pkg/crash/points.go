@@ -116,14 +116,9 @@ func books() []Point {
 			Kind: Commit, Name: "archive", Where: Expirer, Does: "coupons and their history are in the archive, and nowhere else",
 			Before: "the next pass moves them",
 		},
-		{Kind: Commit, Name: "claim rebuild", Where: Lapsectl, Does: "the rebuild is this process's", After: "the next call waits for the end of the lease"},
 		{
 			Kind: Publish, Name: "rebuild", Where: Lapsectl, Does: "a page of triggers is in the ladder", Before: "the next call publishes the page",
 			After: "the next call publishes the page once more", Twice: twice("", "trigger"),
-		},
-		{
-			Kind: Commit, Name: "move rebuild", Where: Lapsectl, Does: "the place of the rebuild is behind the page",
-			Before: "the next call publishes the page once more", Twice: twice("trigger", ""),
 		},
 	}
 }

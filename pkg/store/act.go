@@ -136,11 +136,11 @@ func (s *Store) actIn(ctx context.Context, tx *txn, a *act) error {
 // actMoves takes the steps that were decided, of every coupon, and fills in how each is then.
 func (s *Store) actMoves(ctx context.Context, tx *txn, a *act, verdicts []coupon.Verdict) error {
 	for i, id := range a.CouponIDs {
-		row := a.rows[id]
-		if a.out[i].Refused == coupon.CodeNotFound {
+		row, out := a.rows[id], &a.out[i]
+		if out.Refused == coupon.CodeNotFound {
 			continue
 		}
-		if steps := verdicts[i].Steps; len(steps) > 0 {
+		if steps := verdicts[i].Steps; len(steps) > 0 { //nolint:gosec // one for each id
 			if row.Archived {
 				if err := s.unarchive(ctx, tx, id); err != nil {
 					return err
@@ -153,7 +153,7 @@ func (s *Store) actMoves(ctx context.Context, tx *txn, a *act, verdicts []coupon
 				return err
 			}
 		}
-		a.out[i].Coupon = row.Coupon
+		out.Coupon = row.Coupon
 	}
 	return s.record(ctx, tx, a.now, a.ts)
 }

@@ -126,8 +126,12 @@ func p95(took []time.Duration) float64 {
 // shared looks at what is read for all: the first look, which may wait, and many.
 func (p *consolePage) shared(ctx context.Context, t *tally) error {
 	for _, q := range []struct{ name, question string }{
-		{"status", "status"}, {"forecast_60m", "forecast?span=60m"}, {"forecast_24h", "forecast?span=24h"}, {"forecast_30d", "forecast?span=30d"},
-		{"templates", "templates"}, {"midnight", "midnight?at=" + strconv.FormatInt((time.Now().Unix()/900+90)*900, 10)},
+		{"status", "status"},
+		{"forecast_60m", "forecast?span=60m"},
+		{"forecast_24h", "forecast?span=24h"},
+		{"forecast_30d", "forecast?span=30d"},
+		{"templates", "templates"},
+		{"midnight", "midnight?at=" + strconv.FormatInt((time.Now().Unix()/900+90)*900, 10)},
 	} {
 		began := time.Now()
 		for { // a page that is told that it takes too long asks again, and so do we

@@ -57,7 +57,7 @@ func (w *adoption) imports(of shape) func(ctx context.Context, t *tally) error {
 			if err := w.imported(ctx, t, s, theirs, template, first); err != nil {
 				return err
 			}
-			return w.importEnds(ctx, t, s, theirs, first)
+			return w.importEnds(ctx, t, s)
 		})
 	}
 }
@@ -152,7 +152,7 @@ func (w *adoption) importOnce(ctx context.Context, s *shop, env []string, args .
 }
 
 // importEnds waits until what was imported has ended, and holds the books against each other.
-func (w *adoption) importEnds(ctx context.Context, t *tally, s *shop, theirs *foreign, first time.Time) error {
+func (w *adoption) importEnds(ctx context.Context, t *tally, s *shop) error {
 	n, err := countIn(ctx, s.DB(), "SELECT COUNT(*) FROM coupon WHERE status = 1 AND expires_at < '2035-01-01'")
 	if err != nil {
 		return err

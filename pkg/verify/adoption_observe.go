@@ -56,7 +56,7 @@ func (w *adoption) observe(ctx context.Context, t *tally) error {
 		if err := w.compared(ctx, t, s, theirs, env, args, soon); err != nil {
 			return err
 		}
-		return w.cutOver(ctx, t, s, theirs, env, run, soon)
+		return w.cutOver(ctx, t, s, env, run, soon)
 	})
 }
 
@@ -162,7 +162,7 @@ func (w *adoption) there(ctx context.Context, theirs *foreign, statements ...str
 }
 
 // cutOver imports what has changed there, and makes it all real: what the old job left over expires.
-func (w *adoption) cutOver(ctx context.Context, t *tally, s *shop, theirs *foreign, env, run []string, soon int) error {
+func (w *adoption) cutOver(ctx context.Context, t *tally, s *shop, env, run []string, soon int) error {
 	last, err := w.importOnce(ctx, s, env, run...)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ func (c *scene) reconciled(code int, args ...string) reconcileJSON {
 func (c *scene) old() {
 	c.Helper()
 	c.db.Exec(c, `UPDATE coupon SET granted_at = granted_at - INTERVAL 2 HOUR`)
+	c.db.Exec(c, `UPDATE coupon_history SET at = at - INTERVAL 2 HOUR`)
 	c.db.Exec(c, `DELETE FROM outbox`)
 	for done := false; !done; {
 		var err error

@@ -57,7 +57,7 @@ func memoryAlarm(ctx context.Context, s *site, k Strike) (func(context.Context) 
 }
 
 func diskAlarm(ctx context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
-	return alarm("set_disk_free_limit", "1000TB", "2GB")(ctx, s, k)
+	return alarm("set_disk_free_limit", "100000GB", "2GB")(ctx, s, k)
 }
 
 func (s *site) vhost() string {

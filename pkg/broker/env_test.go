@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/secret"
+	"github.com/lapsehq/lapse/pkg/testenv"
 )
 
 const patience = 30 * time.Second
@@ -89,27 +89,10 @@ func (e *env) client(cfg broker.Config) *broker.Client {
 	return c
 }
 
-// run starts a component and gives a function that stops it and waits; the
-// test's end does so too.
+// run starts a component and gives a function that stops it and waits; the test's end does so too.
 func (e *env) run(run func(context.Context) error) (stop func()) {
 	e.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			select {
-			case err := <-ended:
-				require.NoError(e, err)
-			case <-time.After(patience):
-				require.Fail(e, "a component does not stop")
-			}
-		})
-	}
-	e.Cleanup(stop)
-	return stop
+	return testenv.Run(e, run)
 }
 
 func (e *env) publisher(c *broker.Client) *broker.Publisher {

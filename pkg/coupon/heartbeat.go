@@ -8,9 +8,6 @@ const (
 
 	// HeartbeatUser is whom heartbeats are granted to.
 	HeartbeatUser = "lapse.heartbeat"
-
-	// NoCurrency is ISO 4217's code for amounts that are in none: heartbeats are worth nothing.
-	NoCurrency = "XXX"
 )
 
 // HeartbeatTemplate is the template of a class's heartbeats.

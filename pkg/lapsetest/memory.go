@@ -91,15 +91,20 @@ func (m *memory) CreateTemplateOnce(_ context.Context, t coupon.Template, caller
 		return 0, err
 	}
 	defer leave()
+	return once(m, caller, key, func() (uint64, error) { return m.create(t) })
+}
+
+// once does it and notes the answer with the key.
+func once[T uint32 | uint64](m *memory, caller, key string, do func() (T, error)) (T, error) {
 	i, err := m.markable(caller, key)
 	if err != nil {
 		return 0, err
 	}
-	id, err := m.create(t)
+	answer, err := do()
 	if err == nil {
-		i.answer = []byte(strconv.FormatUint(id, 10))
+		i.answer = []byte(strconv.FormatUint(uint64(answer), 10))
 	}
-	return id, err
+	return answer, err
 }
 
 func (m *memory) create(t coupon.Template) (uint64, error) {
@@ -137,15 +142,7 @@ func (m *memory) ReviseTemplateOnce(_ context.Context, t coupon.Template, caller
 		return 0, err
 	}
 	defer leave()
-	i, err := m.markable(caller, key)
-	if err != nil {
-		return 0, err
-	}
-	revision, err := m.revise(t)
-	if err == nil {
-		i.answer = []byte(strconv.FormatUint(uint64(revision), 10))
-	}
-	return revision, err
+	return once(m, caller, key, func() (uint32, error) { return m.revise(t) })
 }
 
 func (m *memory) revise(t coupon.Template) (uint32, error) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/text/currency"
+
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
 
@@ -49,8 +51,9 @@ func (s *Store) PrepareBeats(ctx context.Context) error {
 	}
 	rule := coupon.Rule{Kind: coupon.RuleAfter, After: beatLife.String()}.String()
 	for _, p := range coupon.Precisions() {
+		// A heartbeat is worth nothing, in no currency.
 		terms := coupon.Terms{
-			TemplateID: coupon.HeartbeatTemplate(p), Revision: 1, Currency: coupon.NoCurrency, Precision: p, Reminders: coupon.PickNone,
+			TemplateID: coupon.HeartbeatTemplate(p), Revision: 1, Currency: currency.XXX.String(), Precision: p, Reminders: coupon.PickNone,
 		}.Defaults()
 		args, err := termsArgs(terms)
 		if err != nil {

@@ -22,8 +22,8 @@ func (l *Ladder) PermissionsOf(role string, declare bool) (Permissions, error) {
 		return "^(" + strings.Join(ns, "|") + ")$"
 	}
 	switch role {
-	case "operator":
-		return Permissions{all, all, all}, nil
+	case "operator": // what was parked goes back to queues that no exchange of ours leads to alone
+		return Permissions{all, "^(" + regexp.QuoteMeta(l.prefix+".") + `|amq\.default$)`, all}, nil
 	case "reader":
 		return Permissions{none, none, none}, nil
 	case "publisher", "expirer", "notifier":

@@ -40,6 +40,7 @@ type Coupon struct {
 	Currency    string     `json:"currency" doc:"ISO 4217"`
 	Offer       Offer      `json:"offer"`
 	Archived    bool       `json:"archived"`
+	Observed    bool       `json:"observed" doc:"imported, and another system's still: its state is that system's, and nothing here moves it until the cut-over"`
 }
 
 // Step is one transition of a coupon's life.
@@ -71,7 +72,7 @@ func showCoupon(c *coupon.Coupon, seen coupon.Status) Coupon {
 		State: seen.String(), StoredState: c.Status.String(), Version: c.Version, ValidFrom: c.ValidFrom.UTC(), ExpiresAt: instant(c.ExpiresAt),
 		GrantedAt: c.GrantedAt.UTC(), LockedAt: instant(c.LockedAt), LockUntil: instant(c.LockUntil), OrderID: c.OrderID, UsedAt: instant(c.UsedAt),
 		ExpiredAt: instant(c.ExpiredAt), ExpireCause: string(c.Cause), Value: c.Terms.Value, Currency: c.Terms.Currency,
-		Offer: offerOf(c.Terms.Offer), Archived: c.Archived,
+		Offer: offerOf(c.Terms.Offer), Archived: c.Archived, Observed: c.Observed,
 	}
 }
 

@@ -29,7 +29,7 @@ func exportColumns() []string {
 	return []string{
 		"coupon_id", "template_id", "revision", "batch_id", "user_id", "state", "stored_state", "version", "valid_from", "expires_at", "granted_at",
 		"locked_at", "lock_until", "order_id", "used_at", "expired_at", "expire_cause", "value", "currency",
-		"offer", "basis_points", "cap", "min_spend", "scopes",
+		"offer", "basis_points", "cap", "min_spend", "scopes", "observed",
 	}
 }
 
@@ -41,7 +41,7 @@ func exportRow(c *coupon.Coupon, now time.Time) []string {
 		formatID(c.ID), formatID(c.Terms.TemplateID), whole(int64(c.Terms.Revision)), cell(c.BatchID), cell(c.UserID), c.Seen(now).String(), c.Status.String(),
 		whole(int64(c.Version)), cellTime(c.ValidFrom), cellTime(c.ExpiresAt), cellTime(c.GrantedAt), cellTime(c.LockedAt), cellTime(c.LockUntil),
 		cell(c.OrderID), cellTime(c.UsedAt), cellTime(c.ExpiredAt), string(c.Cause), whole(c.Terms.Value), c.Terms.Currency,
-		string(o.Kind), whole(o.BasisPoints), whole(o.Cap), whole(o.MinSpend), cell(strings.Join(o.Scopes, "|")),
+		string(o.Kind), whole(o.BasisPoints), whole(o.Cap), whole(o.MinSpend), cell(strings.Join(o.Scopes, "|")), strconv.FormatBool(c.Observed),
 	}
 }
 

@@ -43,6 +43,10 @@ func TestACouponIsShownAsItIsNow(t *testing.T) {
 	require.Equal(t, "expired", c["state"])
 	require.Equal(t, "unused", c["stored_state"])
 	require.Nil(t, c["expired_at"])
+	require.Equal(t, false, c["observed"])
+	_, err := s.db.SQL.ExecContext(t.Context(), "UPDATE coupon SET observed = 1 WHERE id = ?", id)
+	require.NoError(t, err)
+	require.Equal(t, true, s.get(api.ScopeRead, "/v1/coupons/"+id).ok().body["observed"])
 	for _, bad := range []string{"0", "-1", "01", "1.0", "18446744073709551616", "a", "%31%30%2F", "1%00"} {
 		s.get(api.ScopeRead, "/v1/coupons/"+bad).refused(http.StatusBadRequest, "bad_request")
 		s.get(api.ScopeRead, "/v1/coupons/"+bad+"/timeline").refused(http.StatusBadRequest, "bad_request")
@@ -170,6 +174,7 @@ func TestTheExportIsSafeAndGivesEveryTextBack(t *testing.T) {
 		require.Equal(t, "'=evil|hats", column(row, "scopes"))
 		require.Equal(t, "500", column(row, "value"))
 		require.Empty(t, column(row, "used_at"))
+		require.Equal(t, "false", column(row, "observed"))
 		_, err := time.Parse(time.RFC3339, column(row, "expires_at"))
 		require.NoError(t, err)
 	}

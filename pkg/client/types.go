@@ -37,6 +37,7 @@ type Coupon struct {
 	Currency    string     `json:"currency"`
 	Offer       Offer      `json:"offer"`
 	Archived    bool       `json:"archived"`
+	Observed    bool       `json:"observed"` // another system's still: nothing here moves it
 }
 
 // Offer is what a coupon takes off. Money is integer minor units.

@@ -41,6 +41,7 @@ func grants(s *site) {
 	require.Nil(s, c.get("locked_at"))
 	require.Nil(s, c.get("used_at"))
 	require.Equal(s, false, c.get("archived"))
+	require.Equal(s, false, c.get("observed"))
 	require.Equal(s, string(c.raw), string(s.get(api.ScopeIssue, "/v1/grants/"+url.PathEscape(k1)).ok().raw))
 	s.get(api.ScopeIssue, "/v1/grants/"+k2).refused(http.StatusNotFound, "not_found")
 	require.Equal(s, []string{"coupon.issued"}, s.Heard(s, id))

@@ -80,7 +80,7 @@ func (w *backstops) rebuild(ctx context.Context, t *tally) error {
 		}
 		told(t, "took_ms", x.TookMS)
 		want(t, "published_of_waiting", x.Expires, Equal, n-lost)
-		if err := s.allEnded(ctx, firstLost, end, lead+apartAtMost*time.Second+rebuildGrace+2*time.Minute); err != nil {
+		if err := s.allEnded(ctx, firstLost, end, lead+apartAtMost*time.Second+rebuildGrace+draining(n)); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, firstLost, end)
@@ -204,7 +204,7 @@ func (w *backstops) spike(ctx context.Context, t *tally) error {
 		}
 		want(t, "published", said.code, Equal, 0)
 		want(t, "published_before_the_end_ms", ends.Sub(s.Now()).Milliseconds(), AtLeast, 0)
-		if err := s.allEnded(ctx, first, end, lead+5*time.Minute); err != nil {
+		if err := s.allEnded(ctx, first, end, lead+draining(n)); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, first, end)
@@ -213,12 +213,7 @@ func (w *backstops) spike(ctx context.Context, t *tally) error {
 		}
 		e.wants(t, n)
 		want(t, "taken_by_the_sweep", e.by["sweep"], Equal, 0)
-		last, err := countIn(ctx, s.DB(), `SELECT COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, expires_at, at)) DIV 1000, 0) FROM coupon_history
-			WHERE coupon_id >= ? AND coupon_id < ? AND to_status = 4`, first, end)
-		if err != nil {
-			return err
-		}
-		told(t, "drained_in_ms", last)
+		told(t, "drained_in_ms", e.lateMS)
 		return nil
 	})
 }

@@ -51,7 +51,7 @@ func (w *backstops) planner(ctx context.Context, t *tally) error {
 			return err
 		}
 		last := ends.Add(h)
-		if err := s.allEnded(ctx, first, end, time.Until(last)+5*time.Minute); err != nil {
+		if err := s.allEnded(ctx, first, end, time.Until(last)+draining(n)); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, first, end)
@@ -60,6 +60,7 @@ func (w *backstops) planner(ctx context.Context, t *tally) error {
 		}
 		e.wants(t, n)
 		want(t, "taken_by_the_sweep", e.by["sweep"], Equal, 0)
+		told(t, "drained_in_ms", e.lateMS)
 		w.cfg.View.Step("they have ended")
 		if err := s.allEnded(ctx, end, end+2*granted, time.Until(last)+2*time.Minute); err != nil {
 			return err

@@ -209,6 +209,7 @@ func (w *checkout) lapsectl(ctx context.Context, s *shop, more []string, args ..
 // ends of planted coupons, as the history tells of them.
 type endings struct {
 	expired, twice, early int
+	lateMS                int // of the last one; 0 if none has expired
 	by                    map[string]int
 }
 
@@ -218,12 +219,14 @@ const (
 	twiceQuery   = `SELECT COUNT(*) FROM (SELECT coupon_id FROM coupon_history WHERE coupon_id >= ? AND coupon_id < ? AND to_status = 4
 		GROUP BY coupon_id HAVING COUNT(*) > 1) x`
 	earlyQuery = `SELECT COUNT(*) FROM coupon_history WHERE coupon_id >= ? AND coupon_id < ? AND to_status = 4 AND at < expires_at`
-	byQuery    = `SELECT COUNT(*) FROM coupon_history WHERE coupon_id >= ? AND coupon_id < ? AND to_status = 4 AND cause = ?`
+	lateQuery  = `SELECT COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, expires_at, at)) DIV 1000, 0) FROM coupon_history
+		WHERE coupon_id >= ? AND coupon_id < ? AND to_status = 4`
+	byQuery = `SELECT COUNT(*) FROM coupon_history WHERE coupon_id >= ? AND coupon_id < ? AND to_status = 4 AND cause = ?`
 )
 
 func (s *shop) endings(ctx context.Context, first, end int) (e endings, err error) {
 	e.by = map[string]int{}
-	for query, into := range map[string]*int{endingsQuery: &e.expired, twiceQuery: &e.twice, earlyQuery: &e.early} {
+	for query, into := range map[string]*int{endingsQuery: &e.expired, twiceQuery: &e.twice, earlyQuery: &e.early, lateQuery: &e.lateMS} {
 		if *into, err = countIn(ctx, s.DB(), query, first, end); err != nil {
 			return e, err
 		}
@@ -235,6 +238,9 @@ func (s *shop) endings(ctx context.Context, first, end int) (e endings, err erro
 	}
 	return e, nil
 }
+
+// draining is how long n coupons are waited for at most. How fast a machine is, is no matter here: only that all of them come is.
+func draining(n int) time.Duration { return 5*time.Minute + time.Duration(n/500)*time.Second }
 
 // allEnded waits until all of them have expired, or the limit has passed; the checks say what is amiss. The look ends at the first
 // that has not: to count a million every second would be a load of its own.

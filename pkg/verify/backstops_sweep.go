@@ -215,7 +215,7 @@ func (w *backstops) sweepBadRows(ctx context.Context, t *tally) error {
 			return err
 		}
 		want(t, "exit", said.code, Equal, 1) // for the rows that cannot be changed
-		if err := s.allEnded(ctx, first, end, 5*time.Minute+time.Duration(n/500)*time.Second); err != nil {
+		if err := s.allEnded(ctx, first, end, draining(n)); err != nil {
 			return err
 		}
 		e, err := s.endings(ctx, first, end)

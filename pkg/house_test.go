@@ -48,7 +48,7 @@ func levels() map[string]int {
 func testOnly(name string) bool {
 	top, _, _ := strings.Cut(name, "/")
 
-	return slices.Contains([]string{"testenv", "rig", "audit", "verify", "lapsetest", "chaos"}, top)
+	return slices.Contains([]string{"testenv", "rig", "audit", "verify", "lapsetest", "chaos", "compare"}, top)
 }
 
 type goPackage struct {

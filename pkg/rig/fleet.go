@@ -110,6 +110,17 @@ func (f *Fleet) Running(name string) bool {
 	return f.running[name] != nil
 }
 
+// Pid is the process of a program that runs.
+func (f *Fleet) Pid(name string) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	life := f.running[name]
+	if life == nil {
+		return 0, fmt.Errorf("%s is not running", name)
+	}
+	return life.cmd.Process.Pid, nil
+}
+
 // Program tells how one is started.
 func (f *Fleet) Program(name string) (Program, error) { return f.program(name) }
 

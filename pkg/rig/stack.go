@@ -311,6 +311,15 @@ func (s Stack) run(ctx context.Context, verb, server string) error {
 	return script(ctx, filepath.Dir(s.Dir), nil, verb, server)
 }
 
+// Pid is the process of a server: rabbitmq, database or redis. 0: it does not run, or not as a process of this machine's.
+func (s Stack) Pid(server string) (int, error) {
+	pid, alive, err := readPid(filepath.Join(s.Dir, "run", server+".pid"))
+	if err != nil || !alive {
+		return 0, err
+	}
+	return pid, nil
+}
+
 // BrokerCtl runs rabbitmqctl on the stack's node.
 func (s Stack) BrokerCtl(ctx context.Context, args ...string) error {
 	return script(ctx, filepath.Dir(s.Dir), nil, append([]string{"rabbitmqctl"}, args...)...)

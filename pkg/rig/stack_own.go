@@ -12,8 +12,8 @@ import (
 
 // OwnStack lays out a stack beside that of a checkout, in dir and on ports of its own, and starts it: for what stops and kills
 // servers that others use. Its data, passwords and fence are its own. down stops it, and removes it with everything in dir
-// unless it is to be kept; it must be called whatever is returned.
-func OwnStack(ctx context.Context, checkout, dir string, portBase int) (s Stack, down func(ctx context.Context, keep bool) error, err error) {
+// unless it is to be kept; it must be called whatever is returned. Options are of scripts/stack up: --redis, say.
+func OwnStack(ctx context.Context, checkout, dir string, portBase int, options ...string) (s Stack, down func(ctx context.Context, keep bool) error, err error) {
 	env := append(bare(os.Environ()), "STACK_PORT_BASE="+strconv.Itoa(portBase), "CI=true")
 	down = func(ctx context.Context, keep bool) error {
 		if _, err := os.Stat(filepath.Join(dir, ".stack")); errors.Is(err, os.ErrNotExist) {
@@ -43,7 +43,7 @@ func OwnStack(ctx context.Context, checkout, dir string, portBase int) (s Stack,
 	if err != nil {
 		return Stack{}, down, fmt.Errorf("laying out a stack of its own: %w", err)
 	}
-	if err := script(ctx, dir, env, "up"); err != nil {
+	if err := script(ctx, dir, env, append([]string{"up"}, options...)...); err != nil {
 		return Stack{}, down, err
 	}
 	s, err = ReadStack(ctx, dir)

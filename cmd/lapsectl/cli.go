@@ -55,6 +55,7 @@ type cli struct {
 	Sandbox sandboxCommand `cmd:"" help:"Run the fleet in sandbox mode with something of every kind, for integrators to try things with."`
 	Verify  verifyCommand  `cmd:"" help:"Hold what was promised against what runs, check by check."`
 	Chaos   chaosCommand   `cmd:"" help:"Let faults strike a fleet under load, and judge from outside whether every promise held."`
+	Compare compareCommand `cmd:"" help:"Measure the delay mechanisms side by side on this machine."`
 }
 
 // Exit codes.

@@ -56,11 +56,11 @@ type Lateness struct {
 
 // Part of a run: coupons that ended together, or one after the other.
 type Part struct {
-	Coupons int      `json:"coupons"`
-	Late    Lateness `json:"late_ms"` // until the transition is committed, by the database's clock
-	TookS   float64  `json:"took_s"`  // from the first due instant to the last event
-	PerS    float64  `json:"per_s"`
-	Swept   int      `json:"swept"`    // found by the sweep, not by the mechanism
+	Coupons int       `json:"coupons"`
+	Late    Lateness  `json:"late_ms"` // until the transition is committed, by the database's clock
+	TookS   float64   `json:"took_s"`  // from the first due instant to the last event
+	PerS    float64   `json:"per_s"`
+	Swept   int       `json:"swept"`    // found by the sweep, not by the mechanism
 	CurveMS []float64 `json:"curve_ms"` // of the events' lateness: the quantiles 0, 0.01 … 1
 }
 
@@ -74,12 +74,12 @@ type Kill struct {
 
 // Cost of one party: all workers together, or a server. Stages are of the spike, for 100 000 coupons.
 type Cost struct {
-	AcceptCPU  float64 `json:"accept_cpu_s"`  // seconds of CPU, from the first grant until everything is where it waits
-	DueCPU     float64 `json:"due_cpu_s"`     // from the due instant until everything is done
-	WaitCores  float64 `json:"wait_cores"`    // cores that are busy while everything waits
-	WaitingMiB float64 `json:"waiting_mib"`   // memory that came with what waits
-	PeakMiB    float64 `json:"peak_mib"`      // the most that was resident, as it was
-	GrownMiB   float64 `json:"grown_mib"`     // the most above what it was before the first grant
+	AcceptCPU  float64 `json:"accept_cpu_s"` // seconds of CPU, from the first grant until everything is where it waits
+	DueCPU     float64 `json:"due_cpu_s"`    // from the due instant until everything is done
+	WaitCores  float64 `json:"wait_cores"`   // cores that are busy while everything waits
+	WaitingMiB float64 `json:"waiting_mib"`  // memory that came with what waits
+	PeakMiB    float64 `json:"peak_mib"`     // the most that was resident, as it was
+	GrownMiB   float64 `json:"grown_mib"`    // the most above what it was before the first grant
 }
 
 // CPU is what a party needs for 100 000 coupons, but for the waiting.
@@ -100,8 +100,8 @@ type Run struct {
 
 // Mechanism is what all rounds of one come to: sums of what must be zero, medians of everything else.
 type Mechanism struct {
-	Name string `json:"name"`
-	Rounds int  `json:"rounds"` // that came to their end
+	Name   string `json:"name"`
+	Rounds int    `json:"rounds"` // that came to their end
 	Tally
 	AcceptPerS float64         `json:"accept_per_s"`
 	Steady     Part            `json:"steady"`

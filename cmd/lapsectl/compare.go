@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,7 +20,7 @@ type compareCommand struct {
 	Mechanisms []string `default:"ladder,zset,wheel,sweep" placeholder:"NAME,..." help:"Which ones: ladder, zset, wheel, sweep."`
 	Seed       uint64   `default:"1" help:"Of the order in a round, and of who gets which coupon."`
 	PortBase   int      `default:"22000" help:"First port of the stack that is made for it."`
-	KeepStack  bool     `help:"Stop that stack in the end, and leave its data and logs."`
+	KeepStack  bool     `help:"Stop that stack in the end, and leave its data and logs, as a failure does."`
 	JSON       string   `name:"json" placeholder:"FILE" help:"Write everything that was measured to this file, - for standard output."`
 	HTML       string   `name:"html" placeholder:"FILE" help:"Write a page with plots to this file."`
 }
@@ -63,8 +64,12 @@ func (c *compareCommand) Run(ctx context.Context, s *system) (err error) {
 	view.Step("clearing up")
 	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), chaosClear)
 	defer cancel()
-	if derr := down(clearing, c.KeepStack); derr != nil {
-		return fmt.Errorf("clearing up: %w", derr)
+	failed := err != nil && ctx.Err() == nil
+	if derr := down(clearing, c.KeepStack || failed); derr != nil {
+		return errors.Join(err, derr)
+	}
+	if failed {
+		view.Step("the stack's data and logs are kept in " + dir)
 	}
 	return err
 }

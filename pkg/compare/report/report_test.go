@@ -22,9 +22,9 @@ var update = flag.Bool("update", false, "write the golden files")
 func result() report.Result {
 	r := report.Result{
 		Began: time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC), TookS: 612.4, Commit: "0123abc", Seed: 1, Coupons: 20_000, Steady: 2000, SteadyForS: 10, Rounds: 2,
-		Machine:  report.Machine{CPU: "A CPU <of some kind>", Cores: 2, MemoryMiB: 24_000, System: "Debian, Linux 6"},
-		Servers:  report.Servers{Broker: "RabbitMQ 3.10.8", Database: "MariaDB 10.11.19", Redis: "Redis 7.0.15"},
-		Errors: []string{},
+		Machine: report.Machine{CPU: "A CPU <of some kind>", Cores: 2, MemoryMiB: 24_000, System: "Debian, Linux 6"},
+		Servers: report.Servers{Broker: "RabbitMQ 3.10.8", Database: "MariaDB 10.11.19", Redis: "Redis 7.0.15"},
+		Errors:  []string{},
 	}
 	for round := 1; round <= 2; round++ {
 		for i, name := range report.Names() {

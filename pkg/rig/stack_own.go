@@ -12,7 +12,7 @@ import (
 
 // OwnStack lays out a stack beside that of a checkout, in dir and on ports of its own, and starts it: for what stops and kills
 // servers that others use. Its data, passwords and fence are its own. down stops it, and removes it with everything in dir
-// unless it is to be kept; it must be called whatever is returned. Options are of scripts/stack up: --redis, say.
+// unless it is to be kept; it must be called whatever is returned. options are those of scripts/stack up.
 func OwnStack(ctx context.Context, checkout, dir string, portBase int, options ...string) (s Stack, down func(ctx context.Context, keep bool) error, err error) {
 	env := append(bare(os.Environ()), "STACK_PORT_BASE="+strconv.Itoa(portBase), "CI=true")
 	down = func(ctx context.Context, keep bool) error {

@@ -79,7 +79,7 @@ func (s *site) close(ctx context.Context, failed bool) error {
 		errs = append(errs, <-s.stopped)
 	}
 	logs := ""
-	if failed && !errors.Is(context.Cause(ctx), context.Canceled) {
+	if failed && !errors.Is(ctx.Err(), context.Canceled) {
 		logs = failedLogs
 	}
 	kept, err := s.Remove(ctx, logs)

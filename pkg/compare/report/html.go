@@ -9,7 +9,7 @@ import (
 )
 
 //go:embed page.gohtml
-var pages embed.FS //nolint:gochecknoglobals // a file
+var pages embed.FS
 
 // page is what the template is given.
 type page struct {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"html"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -128,7 +129,7 @@ func TestThePage(t *testing.T) {
 		require.Contains(t, text, `class="line `+name+`"`)
 		require.NotEmpty(t, report.WordsOf(name).Limits)
 		for _, limit := range report.WordsOf(name).Limits {
-			require.Contains(t, text, limit)
+			require.True(t, strings.Contains(html.UnescapeString(text), limit), limit)
 		}
 	}
 }

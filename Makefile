@@ -63,6 +63,11 @@ verify: stack build ## what must hold of the walk and of checkout, as checks fro
 chaos: build ## faults strike a fleet under load, three seeds and every one that has failed before; ten minutes
 	bin/lapsectl chaos --seed 1 --seed 2 --seed 3 --coupons 10000 --for 75s --regressions pkg/chaos/testdata/seeds.txt --json bin/chaos.json
 
+# On a stack of its own, too, so that the servers' cost is the comparison's alone.
+.PHONY: compare
+compare: build ## the delay mechanisms side by side, ten minutes on a quiet machine: a table, bin/compare.json and bin/compare.html
+	bin/lapsectl compare --json bin/compare.json --html bin/compare.html
+
 # These speak to Redis, too.
 test verify bench microbench: STACK_WITH := --redis
 

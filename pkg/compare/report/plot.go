@@ -149,7 +149,7 @@ func plots(r *Result) []plot {
 	var out []plot
 	if all, most := cumulated(r, func(m *Mechanism) *Part { return &m.Steady }); len(all) > 0 {
 		out = append(out, drawn(plot{
-			ID: "steady", Title: "Lateness, second by second", X: "milliseconds after the end", Y: "of the events heard",
+			ID: "steady", Title: "Lateness, second by second", X: "milliseconds after the end", Y: "Share of the events heard",
 			Note: "Further left is more punctual. The last hundredth is in the table.",
 		}, all, ceiling(most), 100, number, percent))
 	}
@@ -167,7 +167,7 @@ func plots(r *Result) []plot {
 		if len(all) == 0 {
 			continue
 		}
-		d.X, d.Y = "seconds after the end", "events heard"
+		d.X, d.Y = "seconds after the end", "Events heard"
 		out = append(out, drawn(d.plot, all, ceiling(most), ceiling(float64(max(1, r.Coupons))), number, coupons))
 	}
 	return out

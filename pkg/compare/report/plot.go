@@ -87,7 +87,7 @@ func ceiling(v float64) float64 {
 
 // ticks from 0 to most, which is a ceiling: four to six of them.
 func ticks(most float64) []float64 {
-	parts := 5
+	var parts int
 	switch lead := most / math.Pow(10, math.Floor(math.Log10(most)+1e-9)); {
 	case lead < 1.25, lead > 4.5 && lead < 5.5:
 		parts = 5
@@ -158,10 +158,14 @@ func plots(r *Result) []plot {
 		of   func(*Mechanism) *Part
 		kill bool
 	}{
-		{plot{ID: "spike", Title: "A spike, drained", Note: "All end in the instant 0. Steeper is faster."},
-			func(m *Mechanism) *Part { return &m.Spike }, false},
-		{plot{ID: "kill", Title: "The same with a kill in the middle", Note: "Publisher and expirer are killed (-9) at the dot, and started again at once."},
-			func(m *Mechanism) *Part { return &m.Kill.Part }, true},
+		{
+			plot{ID: "spike", Title: "A spike, drained", Note: "All end in the instant 0. Steeper is faster."},
+			func(m *Mechanism) *Part { return &m.Spike }, false,
+		},
+		{
+			plot{ID: "kill", Title: "The same with a kill in the middle", Note: "Publisher and expirer are killed (-9) at the dot, and started again at once."},
+			func(m *Mechanism) *Part { return &m.Kill.Part }, true,
+		},
 	} {
 		all, most := drained(r, d.of, d.kill)
 		if len(all) == 0 {
@@ -240,10 +244,14 @@ func allBars(r *Result) []bars {
 		value func(Cost) float64
 	}{
 		{bars{ID: "cpu", Title: "CPU", X: "seconds for 100 000 coupons", Note: "From the grant to the last event, without the waiting between them."}, Cost.CPU},
-		{bars{ID: "idle", Title: "While they wait", X: "cores busy", Note: "Nothing is due, and everything is where it waits."},
-			func(c Cost) float64 { return c.WaitCores }},
-		{bars{ID: "memory", Title: "Memory", X: "MiB above what was resident before the first grant, at its peak", Note: "The database's grows with its buffer pool, whatever the mechanism."},
-			func(c Cost) float64 { return c.GrownMiB }},
+		{
+			bars{ID: "idle", Title: "While they wait", X: "cores busy", Note: "Nothing is due, and everything is where it waits."},
+			func(c Cost) float64 { return c.WaitCores },
+		},
+		{
+			bars{ID: "memory", Title: "Memory", X: "MiB above what was resident before the first grant, at its peak", Note: "The database's grows with its buffer pool, whatever the mechanism."},
+			func(c Cost) float64 { return c.GrownMiB },
+		},
 	} {
 		if drawn, ok := barsOf(r, b.bars, b.value); ok {
 			out = append(out, drawn)

@@ -46,8 +46,10 @@ func sections(r *Result) []section {
 			count("lost", func(m *Mechanism) int { return m.Lost }),
 			count("twice", func(m *Mechanism) int { return m.Doubled }),
 		}},
-		{fmt.Sprintf("%s coupons in each of %.0f seconds", grouped(perSecond(r.Steady, r.SteadyForS)), r.SteadyForS),
-			late(func(m *Mechanism) *Part { return &m.Steady })},
+		{
+			fmt.Sprintf("%s coupons in each of %.0f seconds", grouped(perSecond(r.Steady, r.SteadyForS)), r.SteadyForS),
+			late(func(m *Mechanism) *Part { return &m.Steady }),
+		},
 		{fmt.Sprintf("%s coupons in one instant", grouped(r.Coupons)), append([]row{
 			of("coupons a second", func(m *Mechanism) string { return grouped(int(m.Spike.PerS)) }),
 			of("to the last event", func(m *Mechanism) string { return span(m.Spike.TookS * 1000) }),

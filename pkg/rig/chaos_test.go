@@ -7,9 +7,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,7 +51,8 @@ func TestANarrowLinkLosesNothing(t *testing.T) {
 	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Addr())
 	require.NoError(t, err)
 	defer c.Close()
-	require.Contains(t, p.Ports(), <-ports, "the server knows the connection by this port")
+	port := <-ports // the server may know of the connection before the proxy has noted it
+	require.Eventually(t, func() bool { return slices.Contains(p.Ports(), port) }, 10*time.Second, time.Millisecond, "the server knows the connection by this port")
 	sent := bytes.Repeat([]byte("0123456789abcdef"), 10_000)
 	go func() { _, _ = c.Write(sent) }()
 	got := make([]byte, len(sent))

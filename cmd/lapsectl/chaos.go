@@ -2,14 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/chaos"
@@ -51,36 +47,13 @@ func (c *chaosCommand) Run(ctx context.Context, s *system) error {
 	if c.Plan {
 		return c.plan(s, runs)
 	}
-	view := &chaosView{out: s.stdout, start: time.Now()}
+	view := &stepView{out: s.stdout, start: time.Now()}
 	if c.JSON == "-" {
 		view.out = s.stderr
 	}
-	checkout, err := s.checkout()
-	if err != nil {
-		return err
-	}
-	view.Step(fmt.Sprintf("a stack of its own, on ports from %d", c.PortBase))
-	dir := filepath.Join(checkout, ".stack", "chaos")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("a place for the stack: %w", err)
-	}
-	stack, down, err := rig.OwnStack(ctx, checkout, dir, c.PortBase)
-	if err == nil {
-		err = c.all(ctx, s, view, stack, runs)
-	}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("ended by %w", context.Cause(ctx))
-	}
-	view.Step("clearing up")
-	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), chaosClear)
-	defer cancel()
-	if derr := down(clearing, c.KeepStack || errors.Is(err, errMiss)); derr != nil {
-		return errors.Join(err, derr)
-	}
-	return err
+	own := ownStack{name: "chaos", portBase: c.PortBase, keep: c.KeepStack}
+	return s.onOwnStack(ctx, own, view, func(stack rig.Stack) error { return c.all(ctx, s, view, stack, runs) })
 }
-
-const chaosClear = 3 * time.Minute
 
 // runs are those of the command line, and those of the file.
 func (c *chaosCommand) runs() ([]chaos.Config, error) {
@@ -120,17 +93,7 @@ func (c *chaosCommand) plan(s *system, runs []chaos.Config) error {
 	return nil
 }
 
-// checkout is the directory whose scripts/stack there is.
-func (s *system) checkout() (string, error) {
-	for _, dir := range []string{filepath.Dir(s.bin()), s.dir} {
-		if _, err := os.Stat(filepath.Join(dir, "scripts", "stack")); err == nil {
-			return dir, nil
-		}
-	}
-	return "", errors.New("no scripts/stack above lapsectl or here: run it from a checkout")
-}
-
-func (c *chaosCommand) all(ctx context.Context, s *system, view *chaosView, stack rig.Stack, runs []chaos.Config) error {
+func (c *chaosCommand) all(ctx context.Context, s *system, view *stepView, stack rig.Stack, runs []chaos.Config) error {
 	out := chaosJSON{Passed: true, Faults: []chaos.Struck{}}
 	var failed error
 	for _, r := range runs {
@@ -141,12 +104,12 @@ func (c *chaosCommand) all(ctx context.Context, s *system, view *chaosView, stac
 			result.Passed = false
 		}
 		out.add(result)
-		view.verdict(result)
+		view.told(result)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	if err := out.write(s, c.JSON); err != nil {
+	if err := s.writeJSON(c.JSON, out); err != nil {
 		return errors.Join(failed, err)
 	}
 	switch {
@@ -195,41 +158,8 @@ func (j *chaosJSON) add(r chaos.Result) {
 	j.Runs = append(j.Runs, r)
 }
 
-func (j *chaosJSON) write(s *system, file string) error {
-	if file == "" {
-		return nil
-	}
-	body, err := json.MarshalIndent(j, "", "  ")
-	if err != nil {
-		return fmt.Errorf("json: %w", err)
-	}
-	body = append(body, '\n')
-	if file == "-" {
-		_, err = s.stdout.Write(body)
-	} else {
-		err = os.WriteFile(file, body, 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("json: %w", err)
-	}
-	return nil
-}
-
-// chaosView prints a line for each thing that happens.
-type chaosView struct {
-	mu    sync.Mutex
-	out   io.Writer
-	start time.Time
-}
-
-// Step is being done, or was.
-func (v *chaosView) Step(text string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	_, _ = fmt.Fprintf(v.out, "%7.1f s  %s\n", time.Since(v.start).Seconds(), text)
-}
-
-func (v *chaosView) verdict(r chaos.Result) {
+// told prints the verdict of a run.
+func (v *stepView) told(r chaos.Result) {
 	verdict := "PASS"
 	if !r.Passed {
 		verdict = "FAIL"

@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/compare"
@@ -33,77 +30,41 @@ Exit code 0: nothing was early, lost or doubled, 1: something was, 2: it could n
 }
 
 // Run compares the mechanisms and prints what came of it.
-func (c *compareCommand) Run(ctx context.Context, s *system) (err error) {
+func (c *compareCommand) Run(ctx context.Context, s *system) error {
 	cfg := compare.Config{Bin: s.bin(), Commit: commit(), Coupons: c.Coupons, Rounds: c.Rounds, Mechanisms: c.Mechanisms, Seed: c.Seed}
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	view := &chaosView{out: s.stderr, start: time.Now()}
+	view := &stepView{out: s.stderr, start: time.Now()}
 	cfg.View = view
-	checkout, err := s.checkout()
-	if err != nil {
-		return err
-	}
-	view.Step(fmt.Sprintf("a stack of its own, on ports from %d", c.PortBase))
-	dir := filepath.Join(checkout, ".stack", "compare")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("a place for the stack: %w", err)
-	}
-	var options []string
+	own := ownStack{name: "compare", portBase: c.PortBase, keep: c.KeepStack}
 	if cfg.NeedsRedis() {
-		options = append(options, "--redis")
+		own.options = []string{"--redis"}
 	}
-	stack, down, err := rig.OwnStack(ctx, checkout, dir, c.PortBase, options...)
-	if err == nil {
+	return s.onOwnStack(ctx, own, view, func(stack rig.Stack) error {
 		cfg.Stack = stack
-		err = c.compared(ctx, s, cfg)
-	}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("ended by %w", context.Cause(ctx))
-	}
-	view.Step("clearing up")
-	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), chaosClear)
-	defer cancel()
-	failed := err != nil && ctx.Err() == nil
-	if derr := down(clearing, c.KeepStack || failed); derr != nil {
-		return errors.Join(err, derr)
-	}
-	if failed {
-		view.Step("the stack's data and logs are kept in " + dir)
-	}
-	return err
-}
-
-func (c *compareCommand) compared(ctx context.Context, s *system, cfg compare.Config) error {
-	r, err := compare.Run(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	return c.tell(s, &r)
+		r, err := compare.Run(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		return c.tell(s, &r)
+	})
 }
 
 // tell what was found, wherever it was asked for.
 func (c *compareCommand) tell(s *system, r *report.Result) error {
-	if c.JSON != "" && c.JSON != "-" {
-		body, err := json.MarshalIndent(r, "", "  ")
-		if err == nil {
-			err = os.WriteFile(c.JSON, append(body, '\n'), 0o644)
-		}
-		if err != nil {
-			return fmt.Errorf("json: %w", err)
-		}
+	if err := s.writeJSON(c.JSON, r); err != nil {
+		return err
 	}
 	if c.HTML != "" {
 		if err := writePage(c.HTML, r); err != nil {
 			return err
 		}
 	}
-	if c.JSON == "-" {
-		if err := s.printJSON(r); err != nil {
+	if c.JSON != "-" {
+		if err := s.print(report.Table(r)); err != nil {
 			return err
 		}
-	} else if err := s.print(report.Table(r)); err != nil {
-		return err
 	}
 	switch {
 	case len(r.Errors) > 0:

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -83,24 +81,8 @@ type demoJSON struct {
 }
 
 func (c *demoCommand) write(s *system, r demo.Result) error {
-	if c.JSON == "" {
-		return nil
-	}
 	out := demoJSON{Report: r.Report, Passed: len(r.Failures) == 0, Failures: append([]string{}, r.Failures...)}
-	body, err := json.MarshalIndent(out, "", "  ")
-	if err != nil {
-		return fmt.Errorf("json: %w", err)
-	}
-	body = append(body, '\n')
-	if c.JSON == "-" {
-		_, err = s.stdout.Write(body)
-	} else {
-		err = os.WriteFile(c.JSON, body, 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("json: %w", err)
-	}
-	return nil
+	return s.writeJSON(c.JSON, out)
 }
 
 func (s *system) demoTable(cfg demo.Config, r demo.Result) string {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -68,6 +69,24 @@ func (s *system) printJSON(v any) error {
 		return fmt.Errorf("json: %w", err)
 	}
 	return s.print(string(body) + "\n")
+}
+
+// writeJSON writes one document where --json says: to a file, to standard output for -, nowhere if it was not given.
+func (s *system) writeJSON(file string, v any) error {
+	switch file {
+	case "":
+		return nil
+	case "-":
+		return s.printJSON(v)
+	}
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err == nil {
+		err = os.WriteFile(file, append(body, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("json: %w", err)
+	}
+	return nil
 }
 
 // instant is RFC 3339 in UTC with milliseconds; empty for the zero time.

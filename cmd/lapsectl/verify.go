@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -147,7 +145,7 @@ func (c *verifyFlags) run(ctx context.Context, s *system, verification func(veri
 	if err != nil && len(result.Checks) == 0 && len(result.Errors) == 0 {
 		return err
 	}
-	if err := s.writeResult(c.JSON, result); err != nil {
+	if err := s.writeJSON(c.JSON, result); err != nil {
 		return err
 	}
 	view.table(result)
@@ -158,24 +156,6 @@ func (c *verifyFlags) run(ctx context.Context, s *system, verification func(veri
 		return fmt.Errorf("could not run:\n  %s", strings.Join(result.Errors, "\n  "))
 	case !result.Passed:
 		return errMiss
-	}
-	return nil
-}
-
-// writeResult writes what a verification found as JSON, if a file was named.
-func (s *system) writeResult(file string, r verify.Result) error {
-	switch file {
-	case "":
-		return nil
-	case "-":
-		return s.printJSON(r)
-	}
-	body, err := json.MarshalIndent(r, "", "  ")
-	if err == nil {
-		err = os.WriteFile(file, append(body, '\n'), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("json: %w", err)
 	}
 	return nil
 }

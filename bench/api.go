@@ -188,7 +188,7 @@ func (b *bench) busy(ctx context.Context) (m metrics, err error) {
 		defer close(over)
 		k.run(ctx, n, due, drained)
 	}()
-	err = e.wait(ctx, c.due, s.died)
+	err = e.wait(ctx, c.due, s.Fleet().Ended)
 	close(drained)
 	<-over
 	if err != nil {

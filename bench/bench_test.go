@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/lapsehq/lapse/pkg/rig"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,7 +44,7 @@ func spiked(rate float64) Result {
 	of := func(name string, m metrics) Subject {
 		return Subject{Name: name, What: "it is " + name, Median: m, Runs: []metrics{m}}
 	}
-	r := Result{Runs: 1, Machine: Machine{CPU: "abacus"}}
+	r := Result{Runs: 1, Machine: Machine{Machine: rig.Machine{CPU: "abacus"}}}
 	r.put(Scenario{Name: "idle", What: "nothing", Subjects: []Subject{of("lapse", metrics{"cpu_percent": 2, "statements_per_s": 3})}})
 	r.put(Scenario{Name: "spike", What: "a spike", Subjects: []Subject{
 		of("lapse", metrics{"per_s": rate, "early": 0, "lost": 1}), of("asynq", metrics{"per_s": 1000}), of("bare_broker", metrics{"per_s": 20_000}),

@@ -12,6 +12,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -144,12 +145,12 @@ func (b *bench) issue(ctx context.Context) (m metrics, err error) {
 	if err := errors.Join(s.publisher.Publish(ctx, ms)...); err != nil {
 		return nil, fmt.Errorf("sending grants: %w", err)
 	}
-	if err := e.wait(ctx, start, s.died); err != nil {
+	if err := e.wait(ctx, start, s.Fleet().Ended); err != nil {
 		return nil, err
 	}
 	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := until(limited, 5*time.Millisecond, func() (bool, error) {
+	if err := rig.Until(limited, 5*time.Millisecond, func() (bool, error) {
 		left, err := s.count(limited, "SELECT EXISTS(SELECT 1 FROM outbox)")
 		return left == 0, err
 	}); err != nil {
@@ -198,7 +199,7 @@ func (b *bench) sweep(ctx context.Context) (m metrics, err error) {
 	if err := s.Start(ctx, demo.Expirer); err != nil {
 		return nil, err
 	}
-	if err := e.wait(ctx, time.Now(), s.died); err != nil {
+	if err := e.wait(ctx, time.Now(), s.Fleet().Ended); err != nil {
 		return nil, err
 	}
 	ahead, err := s.ahead(ctx)

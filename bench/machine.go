@@ -1,56 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"os"
 	"os/exec"
-	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/lapsehq/lapse/pkg/rig"
 )
 
 // Machine is what everything ran on, servers and subjects together.
 type Machine struct {
-	CPU    string `json:"cpu"`
-	Cores  int    `json:"cores"`
-	Memory int    `json:"memory_mib"`
-	System string `json:"system"`
-	Go     string `json:"go"`
-}
-
-func machine() Machine {
-	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
-	m.CPU = strings.TrimSpace(field("/proc/cpuinfo", "model name"))
-	if kb, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(field("/proc/meminfo", "MemTotal")), " kB")); err == nil {
-		m.Memory = kb / 1024
-	}
-	m.System = strings.Trim(field("/etc/os-release", "PRETTY_NAME"), `" `)
-	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		m.System += ", Linux " + strings.TrimSpace(string(kernel))
-	}
-	return m
-}
-
-// field is the first value of a name in a file of lines such as "name: value" or "name=value".
-func field(file, name string) string {
-	f, err := os.Open(file)
-	if err != nil {
-		return ""
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if rest, ok := strings.CutPrefix(lines.Text(), name); ok {
-			if at := strings.IndexAny(rest, ":="); at >= 0 {
-				return rest[at+1:]
-			}
-		}
-	}
-	return ""
+	rig.Machine
+	Go string `json:"go"`
 }
 
 // freeBytes of the file system that a directory is on.
@@ -86,17 +50,8 @@ func (b *bench) versions(ctx context.Context) (map[string]string, error) {
 			}
 		}
 	}
-	rdb, err := b.redis()
-	if err != nil {
-		return out, nil //nolint:nilerr // the scenarios that need it will say so
-	}
-	defer rdb.Close() //nolint:errcheck // it was only read
-	if info, err := rdb.Info(ctx, "server").Result(); err == nil {
-		for line := range strings.Lines(info) {
-			if v, ok := strings.CutPrefix(line, "redis_version:"); ok {
-				out["redis"] = "Redis " + strings.TrimSpace(v)
-			}
-		}
+	if v.Redis != "" {
+		out["redis"] = v.Redis
 	}
 	return out, nil
 }

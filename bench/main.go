@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -61,7 +62,7 @@ func command(ctx context.Context, args []string) error {
 
 // describe notes what is measured on.
 func (b *bench) describe(ctx context.Context, r *Result) (err error) {
-	r.At, r.Machine, r.Runs = time.Now().UTC().Truncate(time.Second), machine(), b.cfg.Runs
+	r.At, r.Machine, r.Runs = time.Now().UTC().Truncate(time.Second), Machine{rig.ThisMachine(), runtime.Version()}, b.cfg.Runs
 	r.Full = b.cfg.full()
 	if err := b.cfg.Stack.Check(ctx); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -33,7 +34,7 @@ func (b *bench) promote(ctx context.Context) (metrics, error) {
 	// What is seen first is the cursor behind the first page: how far it was then, and when.
 	var begun, ended time.Time
 	var before, done int
-	err = until(limited, 2*time.Millisecond, func() (bool, error) {
+	err = rig.Until(limited, 2*time.Millisecond, func() (bool, error) {
 		var at, start time.Time
 		var id uint64
 		err := s.db.QueryRowContext(limited, "SELECT cursor_at, cursor_id, slice_start FROM plan_slice WHERE plan = 'promote'").Scan(&at, &id, &start)
@@ -46,12 +47,12 @@ func (b *bench) promote(ctx context.Context) (metrics, error) {
 			done, ended = n, now
 			return true, nil
 		case !at.Equal(due) || id < c.first:
-			return false, s.died()
+			return false, s.Fleet().Ended()
 		case begun.IsZero():
 			before, begun = int(id-c.first)+1, now
 		}
 		done, ended = int(id-c.first)+1, now
-		return done == n, s.died()
+		return done == n, s.Fleet().Ended()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("waiting for the planner: %w", err)

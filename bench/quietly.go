@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -53,12 +53,12 @@ func (b *bench) notify(ctx context.Context) (metrics, error) {
 	limited, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(n/1000)*time.Second)
 	defer cancel()
 	queue := s.Ladder().Notice()
-	err = until(limited, 100*time.Millisecond, func() (bool, error) { // the count of a growing table would take part in what is measured
+	err = rig.Until(limited, 100*time.Millisecond, func() (bool, error) { // the count of a growing table would take part in what is measured
 		waiting, err := c.Depths(limited, []string{queue})
-		return err == nil && waiting[queue] == 0, errors.Join(err, s.died())
+		return err == nil && waiting[queue] == 0, errors.Join(err, s.Fleet().Ended())
 	})
 	if err == nil {
-		err = until(limited, 100*time.Millisecond, func() (bool, error) {
+		err = rig.Until(limited, 100*time.Millisecond, func() (bool, error) {
 			items, err := s.count(limited, "SELECT COUNT(*) FROM notice_item")
 			return items >= n, err
 		})
@@ -98,7 +98,6 @@ func (s *site) ended(i int) (broker.Message, error) {
 const (
 	idleSettles = 10 * time.Second
 	idleMost    = 30 * time.Second
-	clockTicks  = 100 // a second, in /proc
 )
 
 func (b *bench) idles() []subject {
@@ -149,15 +148,11 @@ type busyness struct {
 
 func (s *site) busyness(ctx context.Context) (d busyness, at time.Time, err error) {
 	for _, worker := range allWorkers() {
-		pid, err := s.pid(worker)
+		u, err := s.Fleet().Usage(worker)
 		if err != nil {
 			return d, at, err
 		}
-		cpu, err := cpuSeconds(pid)
-		if err != nil {
-			return d, at, err
-		}
-		d.cpu += cpu
+		d.cpu += u.CPU.Seconds()
 		n, err := s.statements(ctx, worker)
 		if err != nil {
 			return d, at, err
@@ -170,23 +165,6 @@ func (s *site) busyness(ctx context.Context) (d busyness, at time.Time, err erro
 		err = fmt.Errorf("reading the server's counters: %w", err)
 	}
 	return d, time.Now(), err
-}
-
-// cpuSeconds that a process has used.
-func cpuSeconds(pid int) (float64, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("reading its processor time: %w", err)
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // behind the name, which may hold anything
-	fields := strings.Fields(rest)
-	const user, system = 11, 12
-	if len(fields) <= system {
-		return 0, errors.New("reading its processor time: too short")
-	}
-	u, err := strconv.ParseFloat(fields[user], 64)
-	v, also := strconv.ParseFloat(fields[system], 64)
-	return (u + v) / clockTicks, errors.Join(err, also)
 }
 
 // statements that a worker counts.

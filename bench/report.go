@@ -13,7 +13,7 @@ func (r *Result) markdown() string {
 	p := func(format string, args ...any) { fmt.Fprintf(&w, format, args...) }
 	p("# Benchmarks\n\n")
 	p("Written by `make bench`; the same figures are in `%s`. Everything ran on one machine, servers, subjects and measuring together:\n", jsonFile)
-	p("%s, %d cores, %.0f GiB, %s, %s, on %s. ", r.Machine.CPU, r.Machine.Cores, float64(r.Machine.Memory)/1024, r.Machine.System, r.Machine.Go, r.At.Format("2 January 2006"))
+	p("%s, %d cores, %.0f GiB, %s, %s, on %s. ", r.Machine.CPU, r.Machine.Cores, float64(r.Machine.MemoryMiB)/1024, r.Machine.System, r.Machine.Go, r.At.Format("2 January 2006"))
 	p("Figures are medians (runs, alternating: %d); of what was lost, doubled, early or wrong, and of memory, the worst run. ", r.Runs)
 	p("Absolute figures move from machine to machine: compare ratios.\n\n")
 	if !r.Full {

@@ -253,7 +253,7 @@ func (b *bench) rival(n int, schedule func(ctx context.Context, st *stage, c cro
 			err = errLate
 		}
 		if err == nil {
-			err = e.wait(working, c.due.Add(b.cfg.CronEvery), st.died)
+			err = e.wait(working, c.due.Add(b.cfg.CronEvery), st.site.Fleet().Ended)
 		}
 		stop(nil)
 		err = errors.Join(err, <-ended, <-ended)

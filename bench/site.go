@@ -5,25 +5,16 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
-	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/prometheus/client_golang/prometheus"
 	amqp "github.com/rabbitmq/amqp091-go"
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lapsehq/lapse/pkg/broker"
-	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
-	"github.com/lapsehq/lapse/pkg/secret"
-	"github.com/lapsehq/lapse/pkg/store"
 )
 
 // site is a database and a prefix of its own, with workers or without: where one subject, or several, are measured.
@@ -32,8 +23,7 @@ type site struct {
 	stack     rig.Stack
 	db        *sql.DB // in UTC, with room for many
 	publisher *broker.Publisher
-	stop      context.CancelFunc
-	stopped   chan error
+	stop      func() error
 	template  uint64
 	rest      func() error // what else is to be closed; may be nil
 }
@@ -57,17 +47,12 @@ func openSite(ctx context.Context, cfg Config, sc siteConfig) (*site, error) {
 	if s.db, err = openDB(s.DSN(), 32); err != nil {
 		return s, err
 	}
-	if s.template, err = s.newTemplate(ctx); err != nil {
+	if s.template, err = s.Template(ctx, "bench"); err != nil {
 		return s, err
 	}
-	client, err := s.Client()
-	if err != nil {
+	if s.publisher, s.stop, err = s.Publisher(ctx); err != nil {
 		return s, err
 	}
-	s.publisher, s.stopped = client.NewPublisher(), make(chan error, 1)
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.stop = stop
-	go func() { s.stopped <- s.publisher.Run(running) }()
 	return s, nil
 }
 
@@ -78,8 +63,7 @@ func (s *site) close(ctx context.Context, logs string) (kept string, err error) 
 		errs = append(errs, s.rest())
 	}
 	if s.stop != nil {
-		s.stop()
-		errs = append(errs, <-s.stopped)
+		errs = append(errs, s.stop())
 	}
 	if s.db != nil {
 		errs = append(errs, s.db.Close())
@@ -113,25 +97,6 @@ func openDB(dsn string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-// newTemplate makes what coupons are granted from: as many as are wanted, ending exactly when each says.
-func (s *site) newTemplate(ctx context.Context) (uint64, error) {
-	own, err := mysql.ParseDSN(s.DSN())
-	if err != nil {
-		return 0, errors.New("the database's address is malformed")
-	}
-	c := store.DefaultConfig()
-	c.Address, c.User, c.Password, c.Name, c.MaxOpen = own.Addr, own.User, secret.New(own.Passwd), own.DBName, 2
-	st, err := store.Open(ctx, c, s.Codec(), zap.NewNop(), prometheus.NewRegistry())
-	if err != nil {
-		return 0, fmt.Errorf("opening the store for a template: %w", err)
-	}
-	id, err := st.CreateTemplate(ctx, coupon.Template{
-		Name: "bench", Rule: coupon.Rule{Kind: coupon.RuleAfter, After: "24h"},
-		Terms: coupon.Terms{Value: 1000, Currency: "CNY", Precision: coupon.Exact}, Actor: "bench", Reason: "bench",
-	})
-	return id, errors.Join(err, st.Close())
-}
-
 // work starts workers anew, so that their peaks of memory are of what comes.
 func (s *site) work(ctx context.Context, workers ...string) error {
 	if err := s.Fleet().Stop(ctx); err != nil {
@@ -149,16 +114,6 @@ func horizonOf(h time.Duration) func(*ladder.Config) {
 		return nil
 	}
 	return func(c *ladder.Config) { c.Horizon = h }
-}
-
-// died tells of a worker that ended by itself.
-func (s *site) died() error {
-	select {
-	case err := <-s.Fleet().Died():
-		return err
-	default:
-		return nil
-	}
 }
 
 // cleared are the tables that a run fills.
@@ -248,38 +203,10 @@ func (s *site) database() string {
 	return c.DBName
 }
 
-// pid of a worker that runs.
-func (s *site) pid(worker string) (int, error) {
-	note, err := os.ReadFile(s.Fleet().PidFile(worker))
-	if err != nil {
-		return 0, fmt.Errorf("finding the process: %w", err)
-	}
-	first, _, _ := strings.Cut(string(note), " ")
-	pid, err := strconv.Atoi(strings.TrimSpace(first))
-	if err != nil {
-		return 0, fmt.Errorf("finding the process of %s: %w", worker, err)
-	}
-	return pid, nil
-}
-
-var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
-
 // peak is the most memory that a worker has held since it was started, in MiB.
 func (s *site) peak(worker string) (float64, error) {
-	pid, err := s.pid(worker)
-	if err != nil {
-		return 0, err
-	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, fmt.Errorf("reading its memory: %w", err)
-	}
-	m := peakLine.FindSubmatch(status)
-	if m == nil {
-		return 0, errors.New("reading its memory: no VmHWM in its status")
-	}
-	kb, err := strconv.Atoi(string(m[1]))
-	return float64(kb) / 1024, err
+	u, err := s.Fleet().Usage(worker)
+	return float64(u.Peak) / (1 << 20), err
 }
 
 func (s *site) count(ctx context.Context, query string, args ...any) (int, error) {

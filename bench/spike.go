@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -49,7 +50,7 @@ func (b *bench) sow(ctx context.Context, s *site, n, each int) (c crop, err erro
 func (s *site) again(ctx context.Context, c crop) error {
 	limited, cancel := context.WithTimeout(ctx, 10*time.Minute+c.span)
 	defer cancel()
-	return until(limited, time.Second, func() (bool, error) {
+	return rig.Until(limited, time.Second, func() (bool, error) {
 		left, err := s.count(limited, "SELECT EXISTS(SELECT 1 FROM coupon WHERE id >= ? AND id < ? AND status = 1)", c.first, c.first+uint64(c.n))
 		return left == 0, err
 	})
@@ -84,7 +85,7 @@ func (b *bench) expire(ctx context.Context, s *site, n, each int, workers []stri
 		return nil, err
 	}
 	e.expect(c.first, c.n)
-	if err := e.wait(ctx, c.last(), s.died); err != nil {
+	if err := e.wait(ctx, c.last(), s.Fleet().Ended); err != nil {
 		return nil, err
 	}
 	if m, err = b.weigh(ctx, s, e, c); err != nil {
@@ -158,23 +159,6 @@ func (s *site) lateness(ctx context.Context, c crop) ([]time.Duration, error) {
 		return nil, fmt.Errorf("reading lateness: %w", err)
 	}
 	return late, nil
-}
-
-// until asks again and again whether something has come about.
-func until(ctx context.Context, every time.Duration, ok func() (bool, error)) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		done, err := ok()
-		if done || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
 }
 
 func twoWorkers() []string { return []string{demo.Publisher, demo.Expirer} }

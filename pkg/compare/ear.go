@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/audit"
+	"github.com/lapsehq/lapse/pkg/event"
 )
 
 // ear notes when an independent consumer first heard of each coupon that it has expired.
@@ -20,8 +21,7 @@ type hearing struct {
 	ear      *ear
 	from, to time.Time
 	want     int
-	half     chan struct{} // closed when half of them were heard of,
-	all      chan struct{} // and when all were
+	half     chan struct{} // closed when half of them were heard of
 
 	seen map[string]struct{}
 	late []time.Duration
@@ -39,17 +39,15 @@ func (e *ear) follow(now func() time.Time) {
 
 // expect so many coupons that end from one instant to another, none of which another hearing is of.
 func (e *ear) expect(from, to time.Time, want int) *hearing {
-	h := &hearing{ear: e, from: from, to: to, want: want, half: make(chan struct{}), all: make(chan struct{}), seen: make(map[string]struct{}, want)}
+	h := &hearing{ear: e, from: from, to: to, want: want, half: make(chan struct{}), seen: make(map[string]struct{}, want)}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.hearings = append(e.hearings, h)
 	return h
 }
 
-const expiredType = "coupon.expired.v1"
-
 func (e *ear) hear(ev audit.Event) {
-	if ev.Type != expiredType {
+	if ev.Type != event.TypeExpired {
 		return
 	}
 	var d struct {
@@ -82,9 +80,6 @@ func (h *hearing) note(id string, at time.Time, late time.Duration) {
 	h.late, h.last = append(h.late, late), at
 	if len(h.late) == (h.want+1)/2 {
 		close(h.half)
-	}
-	if len(h.late) == h.want {
-		close(h.all)
 	}
 }
 

@@ -54,7 +54,7 @@ func (s *site) sow(ctx context.Context, n int, lead, span time.Duration, before 
 // listen until all of them were heard of, or nothing was for long. What is missing is the audit's matter.
 func (s *site) listen(ctx context.Context, h *hearing) error {
 	last, since := -1, time.Now()
-	return until(ctx, s.died, func() (bool, error) {
+	return s.until(ctx, func() (bool, error) {
 		n, _ := h.heard()
 		if n >= h.want {
 			return true, nil
@@ -149,8 +149,7 @@ func (s *site) spike(ctx context.Context, pace float64, run *report.Run) error {
 
 // quiet waits until what follows from the last event is done, too.
 func (s *site) quiet(ctx context.Context) error {
-	err := until(ctx, s.died, func() (bool, error) { return s.none(ctx, "SELECT EXISTS(SELECT 1 FROM outbox)") })
-	if err != nil {
+	if err := s.relayed(ctx); err != nil {
 		return err
 	}
 	return lifecycle.Sleep(ctx, settling)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/compare/report"
+	"github.com/lapsehq/lapse/pkg/rig"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 func Run(ctx context.Context, cfg Config) (report.Result, error) {
 	r := report.Result{
 		Began: time.Now().UTC(), Commit: cfg.Commit, Seed: cfg.Seed, Coupons: cfg.Coupons, Steady: cfg.steady(), SteadyForS: steadyFor.Seconds(),
-		Rounds: cfg.Rounds, Machine: machine(), Errors: []string{}, Runs: []report.Run{},
+		Rounds: cfg.Rounds, Machine: report.Machine(rig.ThisMachine()), Errors: []string{}, Runs: []report.Run{},
 	}
 	if err := cfg.Validate(); err != nil {
 		return r, err
@@ -32,10 +33,11 @@ func Run(ctx context.Context, cfg Config) (report.Result, error) {
 	if err := cfg.Stack.Check(ctx); err != nil {
 		return r, err
 	}
-	var err error
-	if r.Servers, err = servers(ctx, cfg); err != nil {
+	are, err := cfg.Stack.Versions(ctx)
+	if err != nil {
 		return r, err
 	}
+	r.Servers = report.Servers(are)
 	for round := 1; round <= cfg.Rounds; round++ {
 		for _, mechanism := range order(cfg, round) {
 			run, err := bounded(ctx, cfg, round, mechanism)

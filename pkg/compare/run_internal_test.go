@@ -3,7 +3,6 @@ package compare
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/audit"
 	"github.com/lapsehq/lapse/pkg/compare/report"
+	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/rig"
 )
 
 func TestEveryFaultOfTheConfigurationIsSaid(t *testing.T) {
@@ -59,27 +60,25 @@ func TestHearings(t *testing.T) {
 		e.hear(audit.Event{Type: typ, Data: data})
 	}
 	h := e.expect(zero, zero.Add(9*time.Second), 3)
-	tell(expiredType, "1", zero) // before the clock is known
+	tell(event.TypeExpired, "1", zero) // before the clock is known
 	e.follow(func() time.Time { return now })
 	other := e.expect(zero.Add(20*time.Second), zero.Add(20*time.Second), 1)
 
 	now = zero.Add(100 * time.Millisecond)
 	tell("coupon.issued.v1", "1", zero)
-	tell(expiredType, "1", zero)
-	tell(expiredType, "1", zero) // again
-	tell(expiredType, "9", zero.Add(10*time.Second))
-	e.hear(audit.Event{Type: expiredType, Data: []byte("{")})
+	tell(event.TypeExpired, "1", zero)
+	tell(event.TypeExpired, "1", zero) // again
+	tell(event.TypeExpired, "9", zero.Add(10*time.Second))
+	e.hear(audit.Event{Type: event.TypeExpired, Data: []byte("{")})
 	n, last := h.heard()
 	require.Equal(t, 1, n)
 	require.Equal(t, now, last)
 	require.False(t, closed(h.half))
 
 	now = zero.Add(2 * time.Second)
-	tell(expiredType, "2", zero.Add(1*time.Second))
+	tell(event.TypeExpired, "2", zero.Add(1*time.Second))
 	require.True(t, closed(h.half))
-	require.False(t, closed(h.all))
-	tell(expiredType, "3", zero.Add(9*time.Second)) // early: the audit's matter
-	require.True(t, closed(h.all))
+	tell(event.TypeExpired, "3", zero.Add(9*time.Second)) // early: the audit's matter
 	require.Equal(t, []time.Duration{100 * time.Millisecond, time.Second, -7 * time.Second}, h.lateness())
 	n, _ = other.heard()
 	require.Zero(t, n)
@@ -94,24 +93,9 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-func TestWhatAProcessUses(t *testing.T) {
-	t.Parallel()
-	u, err := usageIn("7054 (beam) smp) S 1 7054 7054 0 -1 4194304 345406 529 0 1 3928 2356 1 3 20 0 20 0 7489628 2576420864 89124 1844\n", "629009 512 1 1 0 1 0\n")
-	require.NoError(t, err)
-	require.Equal(t, 62*time.Second+840*time.Millisecond, u.cpu)
-	require.InDelta(t, 512*float64(os.Getpagesize())/mebibyte, u.mib, 1e-9)
-	for _, bad := range [][2]string{{"", ""}, {"1 (a) S 1", "1 2"}, {"1 (a) S 1 1 1 1 1 1 1 1 1 1 x 1", "1 2"}, {"1 (a) S 1 1 1 1 1 1 1 1 1 1 1 1", "1"}} {
-		_, err := usageIn(bad[0], bad[1])
-		require.Error(t, err, "%q", bad)
-	}
-	own, err := usageOf(os.Getpid())
-	require.NoError(t, err)
-	require.Positive(t, own.mib)
-}
-
 func TestCostsAreOfTheirStages(t *testing.T) {
 	t.Parallel()
-	m := &meter{pids: map[string][]int{"broker": {1}}, peak: map[string]float64{"broker": 150}}
+	m := &meter{ask: map[string]func() (rig.Usage, error){"broker": nil}, peak: map[string]float64{"broker": 150}}
 	at := func(s, cpu, mib float64) reading {
 		return reading{time.Unix(0, int64(s*1e9)), map[string]usage{"broker": {time.Duration(cpu * 1e9), mib}}}
 	}

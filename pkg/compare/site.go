@@ -8,19 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-
 	"github.com/lapsehq/lapse/pkg/audit"
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/compare/report"
-	"github.com/lapsehq/lapse/pkg/config"
-	"github.com/lapsehq/lapse/pkg/coupon"
-	"github.com/lapsehq/lapse/pkg/event"
+	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
-	"github.com/lapsehq/lapse/pkg/secret"
-	"github.com/lapsehq/lapse/pkg/store"
 )
 
 // site is where a mechanism runs: an installation of its own, with one publisher and one expirer.
@@ -31,8 +23,7 @@ type site struct {
 	template  uint64
 	draw      *rand.Rand
 	publisher *broker.Publisher
-	stop      context.CancelFunc
-	stopped   chan error
+	stop      func() error
 	sent      int // grants
 	parts     int // of the load so far
 }
@@ -45,29 +36,21 @@ const failedLogs = "compare-failed"
 // open makes the site. close must be called whatever it returns.
 func open(ctx context.Context, cfg Config, mechanism string) (*site, error) {
 	s := &site{cfg: cfg, ear: newEar(), draw: rand.New(rand.NewPCG(cfg.Seed, 1))}
-	vars := map[string]string{"LAPSE__LOG__LEVEL": "warn", "LAPSE__DELAY__MECHANISM": mechanism}
-	if mechanism == config.MechanismZSet {
-		vars["LAPSE__DELAY__REDIS__URL"] = cfg.Stack.RedisURL.Reveal()
-	}
+	vars := map[string]string{"LAPSE__LOG__LEVEL": "warn"}
 	var err error
 	s.Installation, err = demo.Install(ctx, demo.InstallationConfig{
-		Stack: cfg.Stack, Bin: cfg.Bin, Hear: s.ear.hear, Workers: workers(), Env: func(string) map[string]string { return vars },
+		Stack: cfg.Stack, Bin: cfg.Bin, Hear: s.ear.hear, Workers: workers(), Mechanism: mechanism, Env: func(string) map[string]string { return vars },
 	})
 	if err != nil {
 		return s, err
 	}
 	s.ear.follow(s.Now)
-	if s.template, err = s.newTemplate(ctx); err != nil {
+	if s.template, err = s.Template(ctx, "compare"); err != nil {
 		return s, err
 	}
-	client, err := s.Client()
-	if err != nil {
+	if s.publisher, s.stop, err = s.Publisher(ctx); err != nil {
 		return s, err
 	}
-	s.publisher, s.stopped = client.NewPublisher(), make(chan error, 1)
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.stop = stop
-	go func() { s.stopped <- s.publisher.Run(running) }()
 	return s, s.publisher.WaitReady(ctx)
 }
 
@@ -75,8 +58,7 @@ func open(ctx context.Context, cfg Config, mechanism string) (*site, error) {
 func (s *site) close(ctx context.Context, failed bool) error {
 	var errs []error
 	if s.stop != nil {
-		s.stop()
-		errs = append(errs, <-s.stopped)
+		errs = append(errs, s.stop())
 	}
 	logs := ""
 	if failed && !errors.Is(ctx.Err(), context.Canceled) {
@@ -90,31 +72,11 @@ func (s *site) close(ctx context.Context, failed bool) error {
 	return errors.Join(errs...)
 }
 
-// newTemplate makes what coupons are granted from.
-func (s *site) newTemplate(ctx context.Context) (uint64, error) {
-	own, err := mysql.ParseDSN(s.DSN())
-	if err != nil {
-		return 0, errors.New("the database's address is malformed")
-	}
-	c := store.DefaultConfig()
-	c.Address, c.User, c.Password, c.Name, c.MaxOpen = own.Addr, own.User, secret.New(own.Passwd), own.DBName, 2
-	st, err := store.Open(ctx, c, s.Codec(), zap.NewNop(), prometheus.NewRegistry())
-	if err != nil {
-		return 0, fmt.Errorf("opening the store for a template: %w", err)
-	}
-	id, err := st.CreateTemplate(ctx, coupon.Template{
-		Name: "compare", Rule: coupon.Rule{Kind: coupon.RuleAfter, After: "24h"},
-		Terms: coupon.Terms{Value: 1000, Currency: "CNY", Precision: coupon.Exact}, Actor: "lapsectl compare", Reason: "compare",
-	})
-	return id, errors.Join(err, st.Close())
-}
-
 const (
 	usersOf10    = 3 // users for ten coupons
 	grantChunk   = 200
 	grantsAtOnce = 4000 // sent and not answered
 	pollEvery    = 20 * time.Millisecond
-	grantPatient = time.Minute // without any answer
 )
 
 // asks for n coupons, which end when end says.
@@ -133,10 +95,10 @@ func (s *site) grant(ctx context.Context, asks []audit.Ask) (time.Duration, erro
 	began := time.Now()
 	s.Audit().Expect(asks...)
 	for chunk := range slices.Chunk(asks, grantChunk) {
-		if err := s.answered(ctx, s.sent+len(chunk)-grantsAtOnce); err != nil {
+		if err := s.Answered(ctx, s.sent+len(chunk)-grantsAtOnce); err != nil {
 			return 0, err
 		}
-		m, err := s.message(chunk)
+		m, err := s.Grants(s.template, chunk)
 		if err != nil {
 			return 0, err
 		}
@@ -145,63 +107,33 @@ func (s *site) grant(ctx context.Context, asks []audit.Ask) (time.Duration, erro
 		}
 		s.sent += len(chunk)
 	}
-	if err := s.answered(ctx, s.sent); err != nil {
+	if err := s.Answered(ctx, s.sent); err != nil {
 		return 0, err
 	}
-	// What a mechanism is to keep is a row of the outbox until it has taken it.
-	err := until(ctx, s.died, func() (bool, error) { return s.none(ctx, "SELECT EXISTS(SELECT 1 FROM outbox)") })
+	err := s.relayed(ctx)
 	return time.Since(began), err
 }
 
-func (s *site) message(asks []audit.Ask) (broker.Message, error) {
-	grants := make([]coupon.Grant, len(asks))
-	for i, ask := range asks {
-		grants[i] = coupon.Grant{Key: ask.Key, TemplateID: s.template, UserID: ask.User, BatchID: "compare", ExpiresAt: ask.End}
-	}
-	id := "grants-" + asks[0].Key
-	body, err := s.Codec().Grants(id, s.Now(), grants)
-	if err != nil {
-		return broker.Message{}, err
-	}
-	return broker.Message{
-		Exchange: s.Ladder().Issuance(), Key: event.KeyGrant, ID: id, Body: body, ContentType: event.ContentType, Mandatory: true,
-	}, nil
-}
-
-// answered waits until so many grants were answered.
-func (s *site) answered(ctx context.Context, want int) error {
-	last, since := -1, time.Now()
-	return until(ctx, s.died, func() (bool, error) {
-		have := s.Audit().Answered()
-		switch {
-		case have >= want:
-			return true, nil
-		case have > last:
-			last, since = have, time.Now()
-		case time.Since(since) > grantPatient:
-			return false, fmt.Errorf("grants are not answered: %d of %d for %s; refused: %s", have, want, grantPatient, s.Audit().Refusals())
+// relayed waits until every trigger and event is where it is to be: it is a row of the outbox until then.
+func (s *site) relayed(ctx context.Context) error {
+	return s.until(ctx, func() (bool, error) {
+		var waiting bool
+		if err := s.DB().QueryRowContext(ctx, "SELECT EXISTS(SELECT 1 FROM outbox)").Scan(&waiting); err != nil {
+			return false, fmt.Errorf("asking the database: %w", err)
 		}
-		return false, nil
+		return !waiting, nil
 	})
 }
 
-// none reports whether a question that asks for the existence of something is answered with no.
-func (s *site) none(ctx context.Context, question string) (bool, error) {
-	var there bool
-	if err := s.DB().QueryRowContext(ctx, question).Scan(&there); err != nil {
-		return false, fmt.Errorf("asking the database: %w", err)
-	}
-	return !there, nil
-}
-
-// died tells of a worker that ended by itself.
-func (s *site) died() error {
-	select {
-	case err := <-s.Fleet().Died():
-		return err
-	default:
-		return nil
-	}
+// until something has come about, or a worker has ended by itself.
+func (s *site) until(ctx context.Context, ok func() (bool, error)) error {
+	return rig.Until(ctx, pollEvery, func() (bool, error) {
+		done, err := ok()
+		if !done && err == nil {
+			err = s.Fleet().Ended()
+		}
+		return done, err
+	})
 }
 
 // transitions of the coupons that ended from one instant to another: how late each was, and how many the sweep found.
@@ -237,35 +169,4 @@ func (s *site) judge(ctx context.Context, run *report.Run) error {
 	}
 	run.Amiss = append(run.Amiss, r.Failures(audit.Rules{Repeats: true, Sweep: true, NoNotices: true})...)
 	return nil
-}
-
-// until asks again and again whether something has come about.
-func until(ctx context.Context, died func() error, ok func() (bool, error)) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		done, err := ok()
-		if done || err != nil {
-			return err
-		}
-		if err := died(); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
-}
-
-// servers asks what they are.
-func servers(ctx context.Context, cfg Config) (report.Servers, error) {
-	v, err := cfg.Stack.Versions(ctx)
-	s := report.Servers{Broker: v.Broker, Database: v.Database}
-	if err != nil || !cfg.NeedsRedis() {
-		return s, err
-	}
-	s.Redis, err = redisVersion(ctx, cfg.Stack)
-	return s, err
 }

@@ -62,6 +62,16 @@ func NewFleet(dir, pids string, programs ...Program) *Fleet {
 // Died tells of processes that ended without being asked to, with the last lines they printed.
 func (f *Fleet) Died() <-chan error { return f.died }
 
+// Ended tells of a process that ended without being asked to, if one has; it does not wait.
+func (f *Fleet) Ended() error {
+	select {
+	case err := <-f.died:
+		return err
+	default:
+		return nil
+	}
+}
+
 // Start starts every program and waits until all of them say that they are ready. If one does not, those started
 // keep running until Stop.
 func (f *Fleet) Start(ctx context.Context) error {
@@ -108,17 +118,6 @@ func (f *Fleet) Running(name string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.running[name] != nil
-}
-
-// Pid is the process of a program that runs.
-func (f *Fleet) Pid(name string) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	life := f.running[name]
-	if life == nil {
-		return 0, fmt.Errorf("%s is not running", name)
-	}
-	return life.cmd.Process.Pid, nil
 }
 
 // Program tells how one is started.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lapsehq/lapse/pkg/secret"
 )
@@ -49,6 +50,7 @@ type Stack struct {
 type Versions struct {
 	Broker   string `json:"broker"`
 	Database string `json:"database"`
+	Redis    string `json:"redis,omitempty"` // empty: none is up
 }
 
 // LoadStack reads the variables that scripts/stack env prints, usually with os.LookupEnv. Its error names every one
@@ -210,7 +212,7 @@ func (s Stack) vhost() string {
 	return strings.TrimPrefix(u.Path, "/")
 }
 
-// Versions asks both servers what they are.
+// Versions asks the servers what they are.
 func (s Stack) Versions(ctx context.Context) (Versions, error) {
 	var overview struct {
 		Version string `json:"rabbitmq_version"`
@@ -227,7 +229,26 @@ func (s Stack) Versions(ctx context.Context) (Versions, error) {
 		kind = "MariaDB"
 	}
 	number, _, _ := strings.Cut(version, "-")
-	return Versions{Broker: "RabbitMQ " + overview.Version, Database: kind + " " + number}, nil
+	redis, err := s.redisVersion(ctx)
+	return Versions{Broker: "RabbitMQ " + overview.Version, Database: kind + " " + number, Redis: redis}, err
+}
+
+func (s Stack) redisVersion(ctx context.Context) (string, error) {
+	if s.RedisURL.Empty() {
+		return "", nil
+	}
+	options, err := redis.ParseURL(s.RedisURL.Reveal())
+	if err != nil {
+		return "", errors.New("TEST_REDIS_URL is malformed")
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	client := redis.NewClient(options)
+	info, err := client.InfoMap(ctx, "server").Result()
+	if err := errors.Join(err, client.Close()); err != nil {
+		return "", fmt.Errorf("asking Redis's version: %w", err)
+	}
+	return "Redis " + info["Server"]["redis_version"], nil
 }
 
 // manage reads one JSON answer of the broker's management API. A 401 or 404 is another broker's.
@@ -309,15 +330,6 @@ func (s Stack) StartRedis(ctx context.Context) error { return s.run(ctx, "start"
 // run calls the checkout's own script, which signals nothing but the processes of its pid files.
 func (s Stack) run(ctx context.Context, verb, server string) error {
 	return script(ctx, filepath.Dir(s.Dir), nil, verb, server)
-}
-
-// Pid is the process of a server: rabbitmq, database or redis. 0: it does not run, or not as a process of this machine's.
-func (s Stack) Pid(server string) (int, error) {
-	pid, alive, err := readPid(filepath.Join(s.Dir, "run", server+".pid"))
-	if err != nil || !alive {
-		return 0, err
-	}
-	return pid, nil
 }
 
 // BrokerCtl runs rabbitmqctl on the stack's node.

@@ -3,10 +3,6 @@ package verify
 import (
 	"context"
 	"fmt"
-	"os"
-	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/broker"
@@ -98,23 +94,8 @@ func (p *post) ended(i int) (broker.Message, error) {
 	return broker.Event(p.Ladder().Events(), key, id, "", body), nil
 }
 
-var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
-
 // resident is the most memory that a worker has held, in MiB.
 func (p *post) resident(worker string) (int, error) {
-	note, err := os.ReadFile(p.Fleet().PidFile(worker))
-	if err != nil {
-		return 0, fmt.Errorf("finding the process: %w", err)
-	}
-	pid, _, _ := strings.Cut(string(note), " ")
-	status, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
-		return 0, fmt.Errorf("reading its memory: %w", err)
-	}
-	m := peakLine.FindSubmatch(status)
-	if m == nil {
-		return 0, fmt.Errorf("reading its memory: no VmHWM in its status")
-	}
-	kb, err := strconv.Atoi(string(m[1]))
-	return kb >> 10, err
+	u, err := p.Fleet().Usage(worker)
+	return int(u.Peak >> 20), err
 }

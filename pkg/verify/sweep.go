@@ -186,15 +186,4 @@ func drained(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// until asks again and again until the answer is yes, or fails, or ctx ends.
-func until(ctx context.Context, ask func() (bool, error)) error {
-	for {
-		ok, err := ask()
-		if ok || err != nil {
-			return err
-		}
-		if err := lifecycle.Sleep(ctx, poll); err != nil {
-			return err
-		}
-	}
-}
+func until(ctx context.Context, ask func() (bool, error)) error { return rig.Until(ctx, poll, ask) }

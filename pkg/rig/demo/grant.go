@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/audit"
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/rig"
 )
 
 const (
@@ -18,22 +20,18 @@ const (
 // grant sends every grant as coupon.grant events over RabbitMQ, as an issuer would, and waits until all are answered.
 // Who is not answered is left to the audit.
 func (r *run) grant(ctx context.Context) (time.Duration, error) {
-	client, err := r.place.client()
+	publisher, stop, err := r.place.publisher(ctx)
 	if err != nil {
 		return 0, err
 	}
-	publisher := client.NewPublisher()
-	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- publisher.Run(running) }()
-	defer func() { stop(); <-ended }() //nolint:errcheck // it ends because it is stopped
+	defer stop() //nolint:errcheck // it ends because it is stopped
 
 	r.cfg.View.Step(fmt.Sprintf("granting %d coupons, and %d that will be waiting", r.cfg.Coupons, r.cfg.Waiting))
 	start := time.Now()
 	total := r.cfg.Coupons + r.cfg.Waiting
 	pace := &pace{}
 	for r.plan.sent < total {
-		if err := r.answered(ctx, r.plan.sent-pace.outstanding()); err != nil {
+		if err := answered(ctx, r.audit, r.plan.sent-pace.outstanding()); err != nil {
 			return 0, err
 		}
 		pace.answered(r.audit.Answered(), time.Now())
@@ -49,7 +47,7 @@ func (r *run) grant(ctx context.Context) (time.Duration, error) {
 		}
 		pace.sent(r.plan.sent, time.Now())
 	}
-	err = r.answered(ctx, total)
+	err = answered(ctx, r.audit, total)
 	if errors.Is(err, errSilent) {
 		err = nil
 	}
@@ -81,24 +79,18 @@ func (r *run) send(ctx context.Context, publisher *broker.Publisher, slowest tim
 var errSilent = errors.New("grants are not answered")
 
 // answered waits until so many grants were answered, by an issued or a refused event.
-func (r *run) answered(ctx context.Context, want int) error {
-	tick := time.NewTicker(answerPoll)
-	defer tick.Stop()
+func answered(ctx context.Context, a *audit.Audit, want int) error {
 	last, since := -1, time.Now()
-	for {
-		have := r.audit.Answered()
+	return rig.Until(ctx, answerPoll, func() (bool, error) {
+		have := a.Answered()
 		switch {
 		case have >= want:
-			return nil
+			return true, nil
 		case have > last:
 			last, since = have, time.Now()
 		case time.Since(since) > answerLimit:
-			return fmt.Errorf("%w: %d of %d for %s; refused: %s", errSilent, have, want, answerLimit, r.audit.Refusals())
+			return false, fmt.Errorf("%w: %d of %d for %s; refused: %s", errSilent, have, want, answerLimit, a.Refusals())
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
+		return false, nil
+	})
 }

@@ -27,7 +27,8 @@ type InstallationConfig struct {
 	// Workers are started by Install, each once; nil: publisher and expirer. Start starts what was named or added.
 	Workers []string
 	// Password is what the accounts of a worker in both servers have, of letters and digits; nil: by chance.
-	Password func(worker string) string
+	Password  func(worker string) string
+	Mechanism string // of delay; "": as it is by default
 	// Deaf leaves the audit away, for what is measured: Audit gives nil, and Now is this process's clock.
 	Deaf bool
 }
@@ -55,7 +56,7 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 	if err != nil {
 		return &Installation{}, err
 	}
-	p.reshape, p.password = cfg.Ladder, cfg.Password
+	p.reshape, p.password, p.mechanism = cfg.Ladder, cfg.Password, cfg.Mechanism
 	i := &Installation{place: p, fleet: p.fleet()}
 	ctx, cancel := context.WithTimeout(ctx, prepareLimit)
 	defer cancel()
@@ -144,7 +145,32 @@ func (i *Installation) Audit() *audit.Audit { return i.audit }
 
 // Publish sends messages over a connection of its own and waits for their confirms.
 func (i *Installation) Publish(ctx context.Context, ms ...broker.Message) error {
-	return (&run{place: i.place}).publish(ctx, ms...)
+	return i.place.publish(ctx, ms...)
+}
+
+// Publisher sends over a connection of its own, until stop, which waits for its end, whatever becomes of ctx.
+func (i *Installation) Publisher(ctx context.Context) (p *broker.Publisher, stop func() error, err error) {
+	return i.place.publisher(ctx)
+}
+
+// Template makes what coupons are granted from: as many as are wanted, of the exact class, ending when each says. name is also the actor's.
+func (i *Installation) Template(ctx context.Context, name string) (uint64, error) {
+	s, _, err := i.place.openStore(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("opening the store for a template: %w", err)
+	}
+	id, err := newTemplate(ctx, s, name)
+	return id, errors.Join(err, s.Close())
+}
+
+// Grants asks for coupons as an issuer does; it is to be published.
+func (i *Installation) Grants(template uint64, asks []audit.Ask) (broker.Message, error) {
+	return grantEvent(i.ladder, i.codec, template, i.Now(), asks)
+}
+
+// Answered waits until so many grants were answered, or none was for a minute.
+func (i *Installation) Answered(ctx context.Context, want int) error {
+	return answered(ctx, i.audit, want)
 }
 
 // Start starts a worker that is not running and waits until it is ready.

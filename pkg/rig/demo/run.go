@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/audit"
-	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig"
@@ -196,11 +195,7 @@ func (r *run) prepareDatabase(ctx context.Context) error {
 	if err := r.place.makeAccounts(ctx, r.ladder); err != nil {
 		return err
 	}
-	r.template, err = r.store.CreateTemplate(ctx, coupon.Template{
-		Name: "demo", Rule: coupon.Rule{Kind: coupon.RuleAfter, After: "24h"},
-		Terms: coupon.Terms{Value: 1000, Currency: "CNY", Precision: coupon.Exact},
-		Actor: "lapsectl demo",
-	})
+	r.template, err = newTemplate(ctx, r.store, "demo")
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/rig"
 )
 
 // damage hurts one coupon while it waits for its end, if that was asked for: the one that ends last.
@@ -40,7 +41,7 @@ func (r *run) damageAfterwards(ctx context.Context) error {
 		if err := r.publishExpired(ctx, db, id); err != nil {
 			return err
 		}
-		return until(ctx, answerPoll, func() bool { return r.audit.Heard() > heard })
+		return rig.Until(ctx, answerPoll, func() (bool, error) { return r.audit.Heard() > heard, nil })
 	})
 }
 

@@ -2,11 +2,11 @@ package demo
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/audit"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/rig"
 )
 
 const (
@@ -27,7 +27,7 @@ func (r *run) kill(ctx context.Context) error {
 	if r.cfg.Kill == Publisher {
 		middle = func(p audit.Progress) bool { return p.Issued >= (r.cfg.Coupons+1)/2 || p.Ended > 0 }
 	}
-	if err := until(ctx, answerPoll, func() bool { return middle(r.audit.Progress()) }); err != nil {
+	if err := rig.Until(ctx, answerPoll, func() (bool, error) { return middle(r.audit.Progress()), nil }); err != nil {
 		return err
 	}
 	if r.cfg.Kill != Broker {
@@ -99,17 +99,4 @@ func (r *run) settle(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
-}
-
-func until(ctx context.Context, every time.Duration, ok func() bool) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting: %w", context.Cause(ctx))
-		case <-tick.C:
-		}
-	}
-	return nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/audit"
 	"github.com/lapsehq/lapse/pkg/broker"
-	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/rig"
@@ -86,41 +85,17 @@ func (s *Stage) Send(ctx context.Context, asks ...audit.Ask) error {
 
 // Answered waits until the grants of so many keys more than the plan's were answered.
 func (s *Stage) Answered(ctx context.Context, more int) error {
-	return s.run.answered(ctx, s.run.plan.sent+more)
+	return answered(ctx, s.run.audit, s.run.plan.sent+more)
 }
 
 // message is a grant event as an issuer sends it.
 func (r *run) message(asks []audit.Ask) (broker.Message, error) {
-	if len(asks) == 0 {
-		return broker.Message{}, errors.New("a grant event of no grants")
-	}
-	grants := make([]coupon.Grant, len(asks))
-	for i, ask := range asks {
-		grants[i] = coupon.Grant{Key: ask.Key, TemplateID: r.template, UserID: ask.User, BatchID: "demo", ExpiresAt: ask.End}
-	}
-	id := "demo-grants-" + asks[0].Key
-	body, err := r.codec.Grants(id, r.audit.Now(), grants)
-	if err != nil {
-		return broker.Message{}, err
-	}
-	return broker.Message{
-		Exchange: r.ladder.Issuance(), Key: event.KeyGrant, ID: id, Body: body,
-		ContentType: event.ContentType, Mandatory: true,
-	}, nil
+	return grantEvent(r.ladder, r.codec, r.template, r.audit.Now(), asks)
 }
 
 // publish sends over a connection of its own.
 func (r *run) publish(ctx context.Context, ms ...broker.Message) error {
-	client, err := r.place.client()
-	if err != nil {
-		return err
-	}
-	publisher := client.NewPublisher()
-	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- publisher.Run(running) }()
-	defer func() { stop(); <-ended }() //nolint:errcheck // it ends because it is stopped
-	return errors.Join(publisher.Publish(ctx, ms)...)
+	return r.place.publish(ctx, ms...)
 }
 
 // open connects for plain statements.

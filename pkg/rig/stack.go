@@ -90,9 +90,16 @@ func LoadStack(lookup func(name string) (string, bool)) (Stack, error) {
 
 // ReadStack asks the scripts/stack of a checkout, for a caller whose environment was not set by it.
 func ReadStack(ctx context.Context, checkout string) (Stack, error) {
+	return readStack(ctx, checkout, nil)
+}
+
+// readStack with the environment that its scripts/stack is called with; nil is this process's.
+func readStack(ctx context.Context, checkout string, env []string) (Stack, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, filepath.Join(checkout, "scripts", "stack"), "env").Output()
+	cmd := exec.CommandContext(ctx, filepath.Join(checkout, "scripts", "stack"), "env")
+	cmd.Env = env
+	out, err := cmd.Output()
 	if err != nil {
 		return Stack{}, fmt.Errorf("asking scripts/stack env: %w", withStderr(err))
 	}
@@ -329,15 +336,15 @@ func (s Stack) StartRedis(ctx context.Context) error { return s.run(ctx, "start"
 
 // run calls the checkout's own script, which signals nothing but the processes of its pid files.
 func (s Stack) run(ctx context.Context, verb, server string) error {
-	return script(ctx, filepath.Dir(s.Dir), nil, verb, server)
+	return script(ctx, filepath.Dir(s.Dir), onPorts(s.PortBase), verb, server)
 }
 
 // BrokerCtl runs rabbitmqctl on the stack's node.
 func (s Stack) BrokerCtl(ctx context.Context, args ...string) error {
-	return script(ctx, filepath.Dir(s.Dir), nil, append([]string{"rabbitmqctl"}, args...)...)
+	return script(ctx, filepath.Dir(s.Dir), onPorts(s.PortBase), append([]string{"rabbitmqctl"}, args...)...)
 }
 
-// script runs a checkout's scripts/stack; env nil is this process's environment.
+// script runs a checkout's scripts/stack with an environment.
 func script(ctx context.Context, checkout string, env []string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, scriptLimit)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 // servers that others use. Its data, passwords and fence are its own. down stops it, and removes it with everything in dir
 // unless it is to be kept; it must be called whatever is returned. options are those of scripts/stack up.
 func OwnStack(ctx context.Context, checkout, dir string, portBase int, options ...string) (s Stack, down func(ctx context.Context, keep bool) error, err error) {
-	env := append(bare(os.Environ()), "STACK_PORT_BASE="+strconv.Itoa(portBase), "CI=true")
+	env := append(onPorts(portBase), "CI=true")
 	down = func(ctx context.Context, keep bool) error {
 		if _, err := os.Stat(filepath.Join(dir, ".stack")); errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -46,8 +46,13 @@ func OwnStack(ctx context.Context, checkout, dir string, portBase int, options .
 	if err := script(ctx, dir, env, append([]string{"up"}, options...)...); err != nil {
 		return Stack{}, down, err
 	}
-	s, err = ReadStack(ctx, dir)
+	s, err = readStack(ctx, dir, env)
 	return s, down, err
+}
+
+// onPorts is this process's environment as scripts/stack takes it for the stack on these ports, whatever stack it was set for.
+func onPorts(base int) []string {
+	return append(bare(os.Environ()), "STACK_PORT_BASE="+strconv.Itoa(base))
 }
 
 // bare is an environment without what describes another stack or installation.

@@ -187,6 +187,18 @@ func TestServersAreStoppedByTheCheckoutsOwnScript(t *testing.T) {
 	require.Equal(t, "kill rabbitmq\nstart rabbitmq\nrestart rabbitmq\nkill database\nstart database\nrestart database\n", string(calls))
 }
 
+func TestTheScriptIsCalledForTheStacksPorts(t *testing.T) {
+	t.Setenv("STACK_PORT_BASE", "35000") // as in a shell that was set for another stack
+	t.Setenv("LAPSE_DATABASE_DSN", "another")
+	dir := checkout(t, `echo "$STACK_PORT_BASE ${LAPSE_DATABASE_DSN-none}" >>"$0.calls"`)
+	s := rig.Stack{Dir: filepath.Join(dir, ".stack"), PortBase: 22000}
+	require.NoError(t, s.StartRedis(t.Context()))
+	require.NoError(t, s.BrokerCtl(t.Context(), "status"))
+	calls, err := os.ReadFile(filepath.Join(dir, "scripts", "stack.calls"))
+	require.NoError(t, err)
+	require.Equal(t, "22000 none\n22000 none\n", string(calls))
+}
+
 func TestAFailingScriptIsQuoted(t *testing.T) {
 	s := rig.Stack{Dir: filepath.Join(checkout(t, "echo 'stack: rabbitmq is not running' >&2; exit 1"), ".stack")}
 	require.EqualError(t, s.KillBroker(t.Context()), "scripts/stack kill rabbitmq: exit status 1: stack: rabbitmq is not running")

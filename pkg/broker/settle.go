@@ -137,31 +137,77 @@ func (u *subscription) hold(items []heldItem) {
 	}
 }
 
+// ackDelay is how long what is settled waits for what came before it, so that one frame tells of both.
+const ackDelay = 50 * time.Millisecond
+
 // ack settles on the channel that delivered, and on no other. Once that has
 // ended its tags mean nothing: the ack is refused and the delivery forgotten.
 func (u *subscription) ack(outcome string, tags []uint64) {
 	if len(tags) == 0 {
 		return
 	}
-	crash.Before(crash.Ack, u.k.o.Queue)
-	u.each(outcome, tags, func(tag uint64) error { return u.ch.Ack(tag, false) })
-	crash.After(crash.Ack, u.k.o.Queue)
+	u.acking.Lock()
+	defer u.acking.Unlock()
+	u.acks.settle(outcome, tags, false)
+	if f, ok := u.acks.front(); ok {
+		u.send(f)
+	}
+	// A prefetch that is taken up by what only waits to be told of would stop the deliveries.
+	if u.acks.waiting > u.k.o.Config.Prefetch/2 {
+		u.send(u.acks.rest()...)
+	}
+	if u.acks.waiting > 0 {
+		select {
+		case u.late <- struct{}{}:
+		default: // the moment is running
+		}
+	}
+}
+
+// ackRest tells of what has waited long enough.
+func (u *subscription) ackRest() {
+	u.acking.Lock()
+	defer u.acking.Unlock()
+	u.send(u.acks.rest()...)
+}
+
+// send must be called under acking: a frame for what a later one has settled too would end the channel.
+func (u *subscription) send(frames ...ackFrame) {
+	count := u.k.c.metrics.settled
+	for _, f := range frames {
+		crash.Before(crash.Ack, u.k.o.Queue)
+		refused := u.ch.IsClosed() || u.ch.Ack(f.tag, f.multiple) != nil
+		crash.After(crash.Ack, u.k.o.Queue)
+		for outcome, n := range f.outcomes {
+			if refused {
+				outcome = "stale"
+				u.stale.Add(int64(n))
+			}
+			count.WithLabelValues(u.k.o.Queue, outcome).Add(float64(n))
+		}
+	}
 }
 
 func (u *subscription) requeue(tags []uint64) {
-	u.each("requeue", tags, func(tag uint64) error { return u.ch.Nack(tag, false, true) })
-}
-
-func (u *subscription) each(outcome string, tags []uint64, settle func(uint64) error) {
-	settled := u.k.c.metrics.settled
+	if len(tags) == 0 {
+		return
+	}
+	u.acking.Lock()
+	defer u.acking.Unlock()
+	const outcome = "requeue"
+	count := u.k.c.metrics.settled
 	for i, tag := range tags {
-		if u.ch.IsClosed() || settle(tag) != nil {
+		if u.ch.IsClosed() || u.ch.Nack(tag, false, true) != nil {
 			rest := len(tags) - i
 			u.stale.Add(int64(rest))
-			settled.WithLabelValues(u.k.o.Queue, "stale").Add(float64(rest))
-			settled.WithLabelValues(u.k.o.Queue, outcome).Add(float64(i))
-			return
+			count.WithLabelValues(u.k.o.Queue, "stale").Add(float64(rest))
+			tags = tags[:i]
+			break
 		}
 	}
-	settled.WithLabelValues(u.k.o.Queue, outcome).Add(float64(len(tags)))
+	count.WithLabelValues(u.k.o.Queue, outcome).Add(float64(len(tags)))
+	u.acks.settle(outcome, tags, true)
+	if f, ok := u.acks.front(); ok {
+		u.send(f)
+	}
 }

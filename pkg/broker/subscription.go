@@ -34,6 +34,10 @@ type subscription struct {
 	handled atomic.Bool
 	stale   atomic.Int64
 
+	acking sync.Mutex
+	acks   acks
+	late   chan struct{} // capacity 1: something waits to be told of
+
 	in      <-chan amqp.Delivery
 	cancels <-chan string
 	closed  <-chan *amqp.Error
@@ -42,7 +46,7 @@ type subscription struct {
 func (k *Consumer) subscribe(ctx context.Context, s *session) ending {
 	u := &subscription{
 		k: k, s: s, work: make(chan []item), held: make(chan []heldItem),
-		pause: make(chan error, 1), quit: make(chan struct{}),
+		pause: make(chan error, 1), quit: make(chan struct{}), late: make(chan struct{}, 1),
 	}
 	if err := u.begin(ctx); err != nil {
 		return ending{lost: err}
@@ -77,6 +81,7 @@ func (k *Consumer) subscribe(ctx context.Context, s *session) ending {
 	t := time.AfterFunc(k.c.cfg.DrainTimeout, cut)
 	workers.Wait()
 	t.Stop()
+	u.ackRest()
 	if s.alive() && !u.ch.IsClosed() {
 		_ = s.within(calls, k.c.cfg.DrainTimeout, u.ch.Close)
 	}
@@ -118,9 +123,13 @@ func (u *subscription) dispatch(ctx context.Context) ending {
 		a      = assembler{size: cfg.Batch}
 		linger = stoppedTimer()
 		wake   = stoppedTimer()
+		late   = stoppedTimer()
+
+		armed bool // late is running
 	)
 	defer linger.Stop()
 	defer wake.Stop()
+	defer late.Stop()
 	rewake := func() {
 		now := time.Now()
 		if again := a.wake(now); !again.IsZero() {
@@ -180,6 +189,14 @@ func (u *subscription) dispatch(ctx context.Context) ending {
 			rewake()
 		case <-wake.C:
 			rewake()
+		case <-u.late:
+			if !armed {
+				late.Reset(ackDelay)
+				armed = true
+			}
+		case <-late.C:
+			armed = false
+			u.ackRest()
 		}
 	}
 }

@@ -14,28 +14,34 @@ import (
 	"github.com/lapsehq/lapse/pkg/secret"
 )
 
+// as is a client with what a role may do where it declares nothing.
+func (e *env) as(role string) *broker.Client {
+	e.Helper()
+	stack, err := rig.LoadStack(os.LookupEnv)
+	require.NoError(e, err)
+	require.NoError(e, stack.Check(e.ctx()))
+	allowed, err := e.ladder.PermissionsOf(role, false)
+	require.NoError(e, err)
+	account := rig.Account{Name: e.ladder.Prefix() + "-" + role, Password: "p"}
+	require.NoError(e, stack.MakeBrokerUser(e.ctx(), account, allowed))
+	e.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(e, stack.DropBrokerUser(ctx, account.Name))
+	})
+	u, err := url.Parse(e.cfg.URL.Reveal())
+	require.NoError(e, err)
+	u.User = url.UserPassword(account.Name, account.Password)
+	cfg := e.cfg
+	cfg.URL, cfg.ManagementURL, cfg.Topology.Declare = secret.New(u.String()), secret.String{}, false
+	return e.client(cfg)
+}
+
 // Where somebody else makes the topology a worker may look at it, publish and consume where it has to, and nothing else.
 func TestPermissionsOfARole(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	stack, err := rig.LoadStack(os.LookupEnv)
-	require.NoError(t, err)
-	require.NoError(t, stack.Check(e.ctx()))
-	allowed, err := e.ladder.PermissionsOf("expirer", false)
-	require.NoError(t, err)
-	account := rig.Account{Name: e.ladder.Prefix() + "-expirer", Password: "p"}
-	require.NoError(t, stack.MakeBrokerUser(e.ctx(), account, allowed))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, stack.DropBrokerUser(ctx, account.Name))
-	})
-	u, err := url.Parse(e.cfg.URL.Reveal())
-	require.NoError(t, err)
-	u.User = url.UserPassword(account.Name, account.Password)
-	cfg := e.cfg
-	cfg.URL, cfg.ManagementURL, cfg.Topology.Declare = secret.New(u.String()), secret.String{}, false
-	worker := e.client(cfg)
+	worker := e.as("expirer")
 	require.NoError(t, worker.Prepare(e.ctx()), "what is there can be verified")
 	p := e.publisher(worker)
 	noErrors(t, p.Publish(e.ctx(), []broker.Message{e.due("a")}))
@@ -55,4 +61,18 @@ func TestPermissionsOfARole(t *testing.T) {
 	})
 	_, err = e.ladder.PermissionsOf("cook", true)
 	require.ErrorContains(t, err, `got "cook"`)
+}
+
+// The console runs as the publisher: it brings back what was parked to the queue that refused it, and to no other.
+func TestAPublisherMayBringBackWhatWasParked(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	p := e.publisher(e.as("publisher"))
+	for _, queue := range []string{e.ladder.Notice(), e.ladder.Ledger()} {
+		noErrors(t, p.Publish(e.ctx(), []broker.Message{{Exchange: e.ladder.Replay(), Key: queue, ID: queue, Body: []byte("{}")}}))
+		e.eventually("it is in "+queue, func() bool { return e.depth(queue) == 1 })
+	}
+	noErrors(t, p.Publish(e.ctx(), []broker.Message{{Exchange: e.ladder.Users(), Key: "user.activity", ID: "u", Body: []byte("{}")}}))
+	forbidden := broker.Message{Key: e.ladder.Notice(), ID: "b", Body: []byte("b")}
+	require.Error(t, p.Publish(e.ctx(), []broker.Message{forbidden})[0], "not by the default exchange, which leads to every queue")
 }

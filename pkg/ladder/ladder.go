@@ -253,6 +253,10 @@ func (l *Ladder) DueQueues() []string {
 // Parked.
 func (l *Ladder) ParkExchange() string { return l.prefix + ".park" }
 
+// Replay is the exchange through which events that were parked go back to one
+// queue, by its name.
+func (l *Ladder) Replay() string { return l.prefix + ".replay" }
+
 // Parked is the queue of what was set aside.
 func (l *Ladder) Parked() string { return l.prefix + ".parked" }
 

@@ -22,8 +22,8 @@ func (l *Ladder) PermissionsOf(role string, declare bool) (Permissions, error) {
 		return "^(" + strings.Join(ns, "|") + ")$"
 	}
 	switch role {
-	case "operator": // what was parked goes back to queues that no exchange of ours leads to alone
-		return Permissions{all, "^(" + regexp.QuoteMeta(l.prefix+".") + `|amq\.default$)`, all}, nil
+	case "operator":
+		return Permissions{all, all, all}, nil
 	case "reader":
 		return Permissions{none, none, none}, nil
 	case "publisher", "expirer", "notifier":
@@ -37,7 +37,7 @@ func (l *Ladder) PermissionsOf(role string, declare bool) (Permissions, error) {
 	switch role {
 	case "publisher": // the console looks through what was set aside, and brings it back
 		return Permissions{
-			none, names(l.Enter(), l.Due(), l.Events(), l.ParkExchange(), l.Issuance(), l.Orders()),
+			none, names(l.Enter(), l.Due(), l.Events(), l.ParkExchange(), l.Issuance(), l.Orders(), l.Users(), l.Replay()),
 			names(l.Issuance(), l.Orders(), l.Ledger(), l.Parked(), l.Unroutable()),
 		}, nil
 	case "expirer":

@@ -31,7 +31,7 @@ type Plan struct {
 // Exchange is a durable exchange.
 type Exchange struct {
 	Name string
-	Type string // topic or fanout
+	Type string // topic, fanout or direct
 	Args map[string]any
 }
 
@@ -55,6 +55,7 @@ type Binding struct {
 const (
 	topic  = "topic"
 	fanout = "fanout"
+	direct = "direct"
 
 	// deliveryLimit is set because the broker's own default differs by
 	// version (none, or 20 from 4.0, which reconnects alone use up), and
@@ -169,6 +170,13 @@ func (l *Ladder) planIntake(p *Plan) {
 		p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Ledger(), Key: "coupon.#"})
 	}
 	p.Queues = append(p.Queues, Queue{Name: l.Notice(), Role: RoleNotice, Args: l.work()})
+	// What was set aside of an event goes back to the queue that refused it, and to no other that hears of it.
+	p.Exchanges = append(p.Exchanges, Exchange{Name: l.Replay(), Type: direct})
+	for _, q := range p.Queues {
+		if q.Name == l.Ledger() || q.Name == l.Notice() {
+			p.Bindings = append(p.Bindings, Binding{Source: l.Replay(), Destination: q.Name, Key: q.Name})
+		}
+	}
 	for _, key := range []string{"coupon.expired", "coupon.expiring", "coupon.at_risk", "heartbeat.expired"} {
 		p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Notice(), Key: key})
 	}

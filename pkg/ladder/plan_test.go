@@ -238,6 +238,7 @@ func TestPlanArguments(t *testing.T) {
 		"lapse.level.s":    {Type: "topic", Args: alternate},
 		"lapse.due":        {Type: "topic", Args: alternate},
 		"lapse.park":       {Type: "fanout"},
+		"lapse.replay":     {Type: "direct"},
 		"lapse.unroutable": {Type: "fanout"},
 		"lapse.events":     {Type: "topic"},
 		"lapse.issuance":   {Type: "topic"},
@@ -256,6 +257,8 @@ func TestPlanArguments(t *testing.T) {
 	require.Equal(t, "lapse.parked", broker.queues[l.Parked()].Name)
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.events", Destination: "lapse.notice", Key: "coupon.expired"})
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.events", Destination: "lapse.ledger", Key: "coupon.#"})
+	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.replay", Destination: "lapse.notice", Key: "lapse.notice"})
+	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.replay", Destination: "lapse.ledger", Key: "lapse.ledger"})
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.park", Destination: "lapse.parked"})
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.unroutable", Destination: "lapse.unroutable"})
 }

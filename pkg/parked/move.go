@@ -105,7 +105,7 @@ func (d *Desk) Discard(ctx context.Context, m Move) func(place string, items []I
 }
 
 // home is the message that brings p back to the queue that it came from: through the exchange of that queue where there is
-// one, so that it keeps its key, else straight to the queue; a trigger of the ladder to the due queues. It begins its
+// one, so that it keeps its key, else by the queue's name; a trigger of the ladder to the due queues. It begins its
 // attempts anew.
 func (d *Desk) home(p Item) (broker.Message, bool) {
 	m := p.Delivery
@@ -119,7 +119,7 @@ func (d *Desk) home(p Item) (broker.Message, bool) {
 	case queue >= 0 && slices.ContainsFunc(plan.Exchanges, func(e ladder.Exchange) bool { return e.Name == p.Origin }):
 		return m.Revived(p.Origin, m.Key), true
 	case queue >= 0:
-		return m.Revived("", p.Origin), true
+		return m.Revived(d.Ladder.Replay(), p.Origin), true
 	case onLadder:
 		if t, err := event.DecodeTrigger(m.Body); err == nil && t.Attempt > 0 {
 			t.Attempt = 0

@@ -18,6 +18,7 @@ type Config struct {
 	Stack     rig.Stack
 	Bin       string        // directory of the workers
 	Scenarios []string      // none: all
+	Subjects  []string      // none: all of a scenario
 	Size      int           // coupons of a spike; everything else is in proportion
 	Rows      int           // of the large table
 	Runs      int           // of each subject, alternating
@@ -112,12 +113,19 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("scenarios: must be of %s, got %q", strings.Join(known, ","), name))
 		}
 	}
+	for _, name := range c.Subjects {
+		if !slices.ContainsFunc((&bench{cfg: c}).scenarios(), func(sc scenario) bool {
+			return slices.ContainsFunc(sc.subjects(), func(s subject) bool { return s.name == name })
+		}) {
+			errs = append(errs, fmt.Errorf("subjects: no scenario has %q", name))
+		}
+	}
 	return errors.Join(errs...)
 }
 
-// full says that the sizes are those of the published figures.
+// full says that the sizes, and the subjects, are those of the published figures.
 func (c Config) full() bool {
-	return c.Size == fullSize && c.Rows == fullRows && c.Steady == fullSteady
+	return len(c.Subjects) == 0 && c.Size == fullSize && c.Rows == fullRows && c.Steady == fullSteady
 }
 
 // run measures whatever is wanted; done is told of each scenario when it has ended.
@@ -148,7 +156,9 @@ func (b *bench) run(ctx context.Context, done func(Scenario) error) (err error) 
 // alternate runs the subjects in turns. A subject that fails is not run again.
 func (b *bench) alternate(ctx context.Context, sc scenario) Scenario {
 	result := Scenario{Name: sc.name, What: sc.what, At: time.Now().UTC().Truncate(time.Second), Commit: b.cfg.Commit, Size: b.cfg.Size}
-	subjects := sc.subjects()
+	subjects := slices.DeleteFunc(sc.subjects(), func(s subject) bool {
+		return len(b.cfg.Subjects) > 0 && !slices.Contains(b.cfg.Subjects, s.name)
+	})
 	for _, s := range subjects {
 		result.Subjects = append(result.Subjects, Subject{Name: s.name, What: s.what})
 	}

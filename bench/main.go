@@ -77,6 +77,7 @@ func (b *bench) describe(ctx context.Context, r *Result) (err error) {
 func parse(ctx context.Context, args []string) (cfg Config, out string, merge bool, err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	scenarios := flags.String("scenarios", "", "which, with commas between: "+strings.Join(scenarioNames(), ",")+"; all of them by default")
+	subjects := flags.String("subjects", "", "which of a scenario's, with commas between; all of them by default")
 	flags.IntVar(&cfg.Size, "size", fullSize, "coupons of a spike; the other sizes are in proportion")
 	flags.IntVar(&cfg.Rows, "rows", 0, "rows of the large table; 300 times the size by default")
 	flags.IntVar(&cfg.Runs, "runs", 3, "runs of each subject, alternating")
@@ -92,6 +93,9 @@ func parse(ctx context.Context, args []string) (cfg Config, out string, merge bo
 	}
 	if *scenarios != "" {
 		cfg.Scenarios = strings.Split(*scenarios, ",")
+	}
+	if *subjects != "" {
+		cfg.Subjects = strings.Split(*subjects, ",")
 	}
 	cfg.Rows = cmp.Or(cfg.Rows, 300*cfg.Size)
 	cfg.token = strings.ToLower(rand.Text() + rand.Text())

@@ -20,10 +20,11 @@ type ackState struct {
 	told    bool
 }
 
-// ackFrame is a basic.ack, with how many deliveries it settles by outcome.
+// ackFrame is a basic.ack, with how many deliveries it settles by outcome, or a basic.nack that puts deliveries back.
 type ackFrame struct {
 	tag      uint64
 	multiple bool
+	back     bool
 	outcomes map[string]int
 }
 
@@ -71,5 +72,32 @@ func (a *acks) rest() []ackFrame {
 		}
 	}
 	a.waiting = 0
+	return frames
+}
+
+// last gives the frames for when nothing will be settled any more: in the order of tags, each for a stretch of deliveries
+// that share their fate. What stands between those that are settled goes back now, what stands behind them with the channel.
+// Tag by tag would not do: a channel passes on 32 settlements at once to a quorum queue (rabbit_fifo_client), keeps the rest
+// until the queue has answered, and forgets them when it is closed before.
+func (a *acks) last() []ackFrame {
+	var frames []ackFrame
+	for i, s := range a.above {
+		if s.told {
+			continue
+		}
+		tag, back := a.floor+uint64(i)+1, s.outcome == ""
+		if n := len(frames); n == 0 || frames[n-1].back != back {
+			frames = append(frames, ackFrame{multiple: true, back: back, outcomes: map[string]int{}})
+		}
+		f := &frames[len(frames)-1]
+		f.tag = tag
+		if !back {
+			f.outcomes[s.outcome]++
+		}
+	}
+	if n := len(frames); n > 0 && frames[n-1].back {
+		frames = frames[:n-1]
+	}
+	*a = acks{floor: a.floor}
 	return frames
 }

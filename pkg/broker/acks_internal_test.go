@@ -76,6 +76,48 @@ func TestAcksTellOfEveryDeliveryOnce(t *testing.T) {
 	})
 }
 
+// When a channel ends, what is settled is told of, and what is not goes back or stays.
+func TestAcksAtTheEndTellOfWhatIsSettledAlone(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var (
+			a       acks
+			n       = rapid.IntRange(1, 60).Draw(t, "n")
+			fate    = rapid.SliceOfN(rapid.SampledFrom([]string{"", "ack", "requeue"}), n, n).Draw(t, "fate")
+			unacked = make(map[uint64]bool)
+			acked   = make(map[uint64]bool)
+			stretch = 0
+		)
+		for i, outcome := range fate {
+			tag := uint64(i) + 1
+			if outcome != "requeue" {
+				unacked[tag] = true
+			}
+			if outcome != "" {
+				a.settle(outcome, []uint64{tag}, outcome == "requeue")
+			}
+			if i == 0 || fate[i-1] != outcome {
+				stretch++
+			}
+		}
+		frames := a.last()
+		require.LessOrEqual(t, len(frames), stretch)
+		for _, f := range frames {
+			require.True(t, f.multiple)
+			require.True(t, unacked[f.tag], "a frame for tag %d, which the broker does not know (any more)", f.tag)
+			for tag := range unacked {
+				if tag <= f.tag {
+					delete(unacked, tag)
+					acked[tag] = !f.back
+				}
+			}
+		}
+		for i, outcome := range fate {
+			require.Equal(t, outcome == "ack", acked[uint64(i)+1], "tag %d: %q", i+1, outcome)
+		}
+	})
+}
+
 // Batches in order, or two out of order, are one frame each or one for both.
 func TestAcksOfBatchesAreOneFrame(t *testing.T) {
 	t.Parallel()

@@ -171,10 +171,23 @@ func (u *subscription) ackRest() {
 	u.send(u.acks.rest()...)
 }
 
+// ackLast tells of everything once no batch is in work any more.
+func (u *subscription) ackLast() {
+	u.acking.Lock()
+	defer u.acking.Unlock()
+	u.send(u.acks.last()...)
+}
+
 // send must be called under acking: a frame for what a later one has settled too would end the channel.
 func (u *subscription) send(frames ...ackFrame) {
 	count := u.k.c.metrics.settled
 	for _, f := range frames {
+		if f.back {
+			if u.ch.IsClosed() || u.ch.Nack(f.tag, f.multiple, true) != nil {
+				return // it all goes back with the channel
+			}
+			continue
+		}
 		crash.Before(crash.Ack, u.k.o.Queue)
 		refused := u.ch.IsClosed() || u.ch.Ack(f.tag, f.multiple) != nil
 		crash.After(crash.Ack, u.k.o.Queue)

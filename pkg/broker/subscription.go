@@ -81,7 +81,7 @@ func (k *Consumer) subscribe(ctx context.Context, s *session) ending {
 	t := time.AfterFunc(k.c.cfg.DrainTimeout, cut)
 	workers.Wait()
 	t.Stop()
-	u.ackRest()
+	u.ackLast()
 	if s.alive() && !u.ch.IsClosed() {
 		_ = s.within(calls, k.c.cfg.DrainTimeout, u.ch.Close)
 	}

@@ -38,7 +38,7 @@ func (y *layout) findings(args ...string) []string {
 func TestTopologyDefinitionsAreImported(t *testing.T) {
 	t.Parallel()
 	y := newLayout(t, testenv.NewDatabase(t))
-	require.Contains(t, y.ok("topology", "plan"), y.prefix+".wait.4m.11")
+	require.Contains(t, y.ok("topology", "plan"), y.prefix+".wait.m.11")
 	r := y.run("topology", "plan", "--diff")
 	require.Equal(t, exitMiss, r.code)
 	require.Contains(t, r.stderr, "35 queues")
@@ -66,20 +66,20 @@ func TestTopologyVerifyFindsDamage(t *testing.T) {
 		t.Fatal("no queue " + name)
 		return ladder.Queue{}, nil
 	}
-	ttl, args := q(".wait.5s.05")
+	ttl, args := q(".wait.s.05")
 	args["x-message-ttl"] = int64(4000)
-	once, args := q(".wait.5s.06")
+	once, args := q(".wait.s.06")
 	delete(args, "x-dead-letter-strategy")
-	astray, args := q(".wait.5s.07")
+	astray, args := q(".wait.s.07")
 	args["x-dead-letter-exchange"] = y.prefix + ".events"
 	require.NoError(t, y.client.Declare(y.ctx(), ladder.Plan{
 		Exchanges: []ladder.Exchange{{Name: y.ladder.Due(), Type: "topic"}}, Queues: []ladder.Queue{ttl, once, astray},
 	}))
-	foreign := []string{"arguments P.wait.5s.05", "at_most_once P.wait.5s.06", "catch_all P.due", "dead_letter P.wait.5s.07"}
+	foreign := []string{"arguments P.wait.s.05", "at_most_once P.wait.s.06", "catch_all P.due", "dead_letter P.wait.s.07"}
 	r := y.run("topology", "apply")
 	require.Equal(t, exitMiss, r.code, r.stderr)
 	require.Contains(t, r.stderr, "4 findings remain")
-	require.Contains(t, r.stdout, y.prefix+".wait.5s.04")
+	require.Contains(t, r.stdout, y.prefix+".wait.s.04")
 	require.Equal(t, foreign, y.findings())
 
 	// Over AMQP alone the same is found.
@@ -92,29 +92,29 @@ func TestTopologyVerifyFindsDamage(t *testing.T) {
 	y.environ = environ
 
 	y.rest()
-	bucket, _ := q(".wait.5s.03")
+	bucket, _ := q(".wait.s.03")
 	catchAll, _ := q(".unroutable")
 	require.NoError(t, y.client.Delete(y.ctx(), ladder.Plan{Queues: []ladder.Queue{bucket, catchAll, ttl, once, astray}}))
 	y.manage("DELETE", "/api/exchanges/VHOST/"+y.ladder.Due(), "")
-	y.manage("DELETE", "/api/bindings/VHOST/e/"+y.prefix+".level.m/q/"+y.prefix+".wait.4m.02/%2A.%2A.%2A.02.%23", "")
-	y.manage("POST", "/api/bindings/VHOST/e/"+y.prefix+".enter/q/"+y.prefix+".wait.4m.02", `{"routing_key":"#"}`)
+	y.manage("DELETE", "/api/bindings/VHOST/e/"+y.prefix+".level.m/q/"+y.prefix+".wait.m.02/%2A.%2A.%2A.02.%23", "")
+	y.manage("POST", "/api/bindings/VHOST/e/"+y.prefix+".enter/q/"+y.prefix+".wait.m.02", `{"routing_key":"#"}`)
 	found := y.findings()
 	for _, want := range []string{
-		"missing P.wait.5s.03", `missing P.level.s -> P.wait.5s.03 (key "*.*.*.*.03.#")`, "missing P.due", "catch_all P.unroutable",
-		`missing P.level.m -> P.wait.4m.02 (key "*.*.*.02.#")`, `extra P.enter -> P.wait.4m.02 (key "#")`,
+		"missing P.wait.s.03", `missing P.level.s -> P.wait.s.03 (key "*.*.*.*.03.#")`, "missing P.due", "catch_all P.unroutable",
+		`missing P.level.m -> P.wait.m.02 (key "*.*.*.02.#")`, `extra P.enter -> P.wait.m.02 (key "#")`,
 	} {
 		require.Contains(t, found, want)
 	}
 	r = y.run("topology", "plan", "--diff")
 	require.Equal(t, exitMiss, r.code)
-	require.Contains(t, r.stdout, y.prefix+".wait.5s.03")
-	require.NotContains(t, r.stdout, y.prefix+".wait.5s.04")
+	require.Contains(t, r.stdout, y.prefix+".wait.s.03")
+	require.NotContains(t, r.stdout, y.prefix+".wait.s.04")
 
 	// apply mends what declaring can mend.
 	r = y.run("topology", "apply", "--json")
 	require.Equal(t, exitMiss, r.code, r.stderr)
-	require.Equal(t, []string{`extra P.enter -> P.wait.4m.02 (key "#")`}, y.findings())
-	y.manage("DELETE", "/api/bindings/VHOST/e/"+y.prefix+".enter/q/"+y.prefix+".wait.4m.02/%23", "")
+	require.Equal(t, []string{`extra P.enter -> P.wait.m.02 (key "#")`}, y.findings())
+	y.manage("DELETE", "/api/bindings/VHOST/e/"+y.prefix+".enter/q/"+y.prefix+".wait.m.02/%23", "")
 	require.Empty(t, y.findings())
 }
 
@@ -127,7 +127,7 @@ func TestTopologyVerifyFindsWhatIsInForce(t *testing.T) {
 		"definition":{"max-length":1000,"message-ttl":100,"delivery-limit":20}}`)
 	defer y.manage("DELETE", "/api/policies/VHOST/"+y.prefix, "")
 	// Its dead letters have nowhere to go: at least once, they stay.
-	stuck := ladder.Queue{Name: y.prefix + ".wait.5s.99", Args: map[string]any{
+	stuck := ladder.Queue{Name: y.prefix + ".wait.s.99", Args: map[string]any{
 		"x-queue-type": "quorum", "x-dead-letter-exchange": y.prefix + ".nowhere", "x-dead-letter-strategy": "at-least-once",
 		"x-overflow": "reject-publish", "x-message-ttl": int64(100),
 	}}
@@ -136,14 +136,14 @@ func TestTopologyVerifyFindsWhatIsInForce(t *testing.T) {
 	for range 5 {
 		y.publish(broker.Message{Key: stuck.Name, ID: "m", Body: []byte("{}"), Mandatory: true})
 	}
-	want := []string{"extra P.wait.5s.99", "policy P.due.unlock", "policy P.wait.5s.04"}
+	want := []string{"extra P.wait.s.99", "policy P.due.unlock", "policy P.wait.s.04"}
 	require.Equal(t, want, y.findings())
 	testenv.Wait(t, "dead letters that the broker tells of", func() bool {
 		states, err := y.client.QueueStates(y.ctx(), y.prefix)
 		require.NoError(t, err)
 		return slices.ContainsFunc(states, func(q broker.QueueState) bool { return q.Name == stuck.Name && q.Held() == 5 })
 	})
-	require.Equal(t, append(want, "stuck P.wait.5s.99"), y.findings("--stuck-after=6s"))
+	require.Equal(t, append(want, "stuck P.wait.s.99"), y.findings("--stuck-after=6s"))
 }
 
 // Everything that stands in one prefix goes to another: each trigger once, for as long as its row says.

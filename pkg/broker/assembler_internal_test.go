@@ -89,7 +89,7 @@ func TestExplainReadsTheBrokersText(t *testing.T) {
 
 func TestPolicyInForce(t *testing.T) {
 	t.Parallel()
-	queues := []ladder.Queue{{Name: "p.wait.5s.05", TTL: 5 * time.Second}, {Name: "p.due"}}
+	queues := []ladder.Queue{{Name: "p.wait.s.05", TTL: 5 * time.Second}, {Name: "p.due"}}
 	for name, c := range map[string]struct {
 		policies []policy
 		bad      int

@@ -2,7 +2,6 @@ package ladder
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -183,11 +182,9 @@ func (l *Ladder) planIntake(p *Plan) {
 }
 
 // WaitQueue is the name of a level's queue for a digit; the shard counts only
-// if there are several. The level is led by the number of its word in a routing key,
-// so that queues sort by it, the longest first, wherever they are listed by name.
+// if there are several.
 func (l *Ladder) WaitQueue(level string, digit, shard int) string {
-	word := l.skip + slices.IndexFunc(l.levels, func(x Level) bool { return x.Name == level })
-	name := fmt.Sprintf("%s.wait.%d%s.%02d", l.prefix, word+1, level, digit)
+	name := fmt.Sprintf("%s.wait.%s.%02d", l.prefix, level, digit)
 	if l.shards > 1 {
 		name += fmt.Sprintf(".s%d", shard)
 	}

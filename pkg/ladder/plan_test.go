@@ -371,7 +371,7 @@ func TestValidate(t *testing.T) {
 func TestMermaid(t *testing.T) {
 	drawn := build(t, nil).Plan().Mermaid()
 	require.True(t, strings.HasPrefix(drawn, "flowchart TD\n"))
-	require.Contains(t, drawn, "lapse.wait.1mo.01 … lapse.wait.1mo.12<br/>12 queues, TTL 30 d to 360 d")
+	require.Contains(t, drawn, "lapse.wait.mo.01 … lapse.wait.mo.12<br/>12 queues, TTL 30 d to 360 d")
 	require.Contains(t, drawn, `"lapse.due.expire.exact"`)
 	require.Less(t, strings.Count(drawn, "\n"), 90)
 	require.Equal(t, drawn, build(t, nil).Plan().Mermaid())

@@ -40,13 +40,13 @@ type lifetime struct {
 // lifetimesOf is the table of requirement and design: the queue of the highest digit, the topmost for what is longer than the ladder.
 func lifetimesOf() []lifetime {
 	return []lifetime{
-		{"59s", 59 * time.Second, "5s.59", true},
-		{"60s", 60 * time.Second, "4m.01", true},
-		{"61s", 61 * time.Second, "4m.01", true},
-		{"24h", day, "2d.01", false},
-		{"30d", 30 * day, "1mo.01", false},
-		{"400d", 400 * day, "1mo.12", false},
-		{"10y", 3652 * day, "1mo.12", false},
+		{"59s", 59 * time.Second, "s.59", true},
+		{"60s", 60 * time.Second, "m.01", true},
+		{"61s", 61 * time.Second, "m.01", true},
+		{"24h", day, "d.01", false},
+		{"30d", 30 * day, "mo.01", false},
+		{"400d", 400 * day, "mo.12", false},
+		{"10y", 3652 * day, "mo.12", false},
 		{"never", never, "", false},
 	}
 }
@@ -97,7 +97,7 @@ func (w *walk) plannedLives(ctx context.Context, t *tally) error {
 		return err
 	}
 	long, shortLives := 0, 0
-	for _, queue := range []string{"5s.59", "4m.01", "2d.01", "1mo.01", "1mo.12"} {
+	for _, queue := range []string{"s.59", "m.01", "d.01", "mo.01", "mo.12"} {
 		n := 0
 		for _, l := range lifetimesOf() {
 			if l.queue == queue {
@@ -165,14 +165,14 @@ func grantLives(ctx context.Context, s *demo.Stage) (map[string]int, error) {
 		}
 		if try == 0 {
 			seen = make(map[string]int)
-			for _, queue := range []string{"2d.01", "1mo.01", "1mo.12"} {
+			for _, queue := range []string{"d.01", "mo.01", "mo.12"} {
 				seen[queue] = after[queue]
 			}
 		}
-		for _, queue := range []string{"5s.59", "4m.01"} {
+		for _, queue := range []string{"s.59", "m.01"} {
 			seen[queue] = after[queue] - before[queue]
 		}
-		if seen["5s.59"] == perLife && seen["4m.01"] == 2*perLife {
+		if seen["s.59"] == perLife && seen["m.01"] == 2*perLife {
 			break
 		}
 	}

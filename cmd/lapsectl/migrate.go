@@ -13,7 +13,7 @@ import (
 type migrateCommand struct {
 	Up     migrateUp     `cmd:"" help:"Bring the schema to this build's version."`
 	Status migrateStatus `cmd:"" help:"Show the schema's steps. Exit code 1 if some are missing."`
-	Down   migrateDown   `cmd:"" help:"Take the schema back. What the later steps hold is lost."`
+	Down   migrateDown   `cmd:"" help:"Take the schema back. It says first what is lost, and does it with --yes."`
 }
 
 type migrateUp struct{}
@@ -74,10 +74,18 @@ func (migrateStatus) Run(ctx context.Context, s *system) error {
 }
 
 type migrateDown struct {
-	To int64 `required:"" placeholder:"N" help:"The version to go back to; 0 empties the database."`
+	To  int64 `required:"" placeholder:"N" help:"The version to go back to; 0 empties the database."`
+	Yes bool  `help:"Do it. Without, it is only said what would be lost."`
 }
 
-// Run takes the schema back.
+// Help says what it does.
+func (c *migrateDown) Help() string {
+	return `Lists what each step back takes away (tables, columns, rows) and how much is in it: of a column, how many rows hold something else than
+its default. Whole tables are read for that. Without --yes nothing is changed. A step that the database would refuse for what it holds is named
+with its reason, and then no step is taken. The binaries go back first: docs/upgrade.md.`
+}
+
+// Run says what is lost, and takes the schema back.
 func (c *migrateDown) Run(ctx context.Context, s *system) error {
 	return s.withSchema(ctx, func(ctx context.Context, m *store.Schema) error {
 		have, want, err := m.Versions(ctx)
@@ -91,11 +99,41 @@ func (c *migrateDown) Run(ctx context.Context, s *system) error {
 		case c.To == have:
 			return s.print(fmt.Sprintf("schema: version %d already\n", have))
 		}
+		steps, err := m.StepsBack(ctx, c.To)
+		if err != nil {
+			return err
+		}
+		if err := s.print(stepsBack(steps)); err != nil {
+			return err
+		}
+		for _, step := range steps {
+			if step.Refused != "" {
+				return fmt.Errorf("step %d back cannot be taken: %s Nothing was changed", step.Version, step.Refused)
+			}
+		}
+		if !c.Yes {
+			return s.print(fmt.Sprintf("nothing was changed; --yes takes the schema from version %d back to %d\n", have, c.To))
+		}
 		if err := m.DownTo(ctx, c.To); err != nil {
 			return err
 		}
 		return s.print(fmt.Sprintf("schema: from version %d back to %d\n", have, c.To))
 	})
+}
+
+func stepsBack(steps []store.StepBack) string {
+	t := table{{"STEP BACK", "LOSES", "ROWS"}}
+	for _, step := range steps {
+		name := step.Name
+		for _, l := range step.Losses {
+			t = append(t, []string{name, l.String(), grouped(int(l.Rows))})
+			name = ""
+		}
+		if len(step.Losses) == 0 {
+			t = append(t, []string{name, "nothing", ""})
+		}
+	}
+	return t.String()
 }
 
 func (s *system) withSchema(ctx context.Context, f func(context.Context, *store.Schema) error) error {

@@ -21,6 +21,8 @@ func OpenSchema(ctx context.Context, c Config, log *zap.Logger) (*Schema, error)
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("database config: %w", err)
 	}
+	// A step may take as long as migrating may: a key on a large table is made in one statement, which may first wait for readers of the table.
+	c.ReadTimeout = max(c.ReadTimeout, c.MigrateLimit)
 	primary := &primary{}
 	pool := sql.OpenDB(connector{c, primary})
 	pool.SetMaxOpenConns(c.MaxOpen)

@@ -49,3 +49,17 @@ func NewSlow(limit time.Duration, log *zap.Logger, now func() time.Time) Slow {
 func (s Slow) Note(name string, took time.Duration, rows int64, err error) {
 	s.w.note(name, took, rows, err)
 }
+
+// UpTo brings the schema to a version.
+func (m *Schema) UpTo(ctx context.Context, version int64) error {
+	p, err := m.s.provider()
+	if err == nil {
+		_, err = p.UpTo(ctx, version)
+	}
+	return err
+}
+
+// Loses says whether it is known what a statement of a way back takes away.
+func (m *Schema) Loses(ctx context.Context, statement string) error {
+	return m.lose(ctx, &StepBack{}, downStatement{text: statement})
+}

@@ -195,8 +195,8 @@ func (s Stack) checkBroker(ctx context.Context) error {
 	if err := s.manage(ctx, "/api/vhosts/"+url.PathEscape(s.vhost()), &vhost); err != nil {
 		return err
 	}
-	if vhost.Description != s.Token.Reveal() {
-		return fmt.Errorf("%w: the description of vhost %s is not our token", ErrForeign, s.vhost())
+	if words := strings.Fields(vhost.Description); len(words) == 0 || words[len(words)-1] != s.Token.Reveal() {
+		return fmt.Errorf("%w: the description of vhost %s does not end with our token", ErrForeign, s.vhost())
 	}
 	return nil
 }

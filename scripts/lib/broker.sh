@@ -125,10 +125,19 @@ rabbitmq_await() { process_await rabbitmq 180 rabbitmq_answers; }
 
 rabbitmq_answers() { port_listens "$PORT_AMQP" && broker_api GET /api/vhosts/lapse >/dev/null; }
 
+# What the management UI shows of the vhost; the last word is this checkout's token.
+rabbitmq_description() {
+  printf 'Lapse, private stack for development and tests. P.wait.* is full by design; look at P.due.* and P.parked. Token: %s' "$STACK_TOKEN"
+}
+
+rabbitmq_describe() {
+  broker_api PUT /api/vhosts/lapse "{\"description\":\"$(rabbitmq_description)\",\"tags\":\"\"}" >/dev/null
+}
+
 # rabbitmq_provision marks the vhost with this checkout's token.
 rabbitmq_provision() {
-  [[ $(rabbitmq_token) != "$STACK_TOKEN" ]] || return 0
-  broker_api PUT /api/vhosts/lapse "{\"description\":\"$STACK_TOKEN\",\"tags\":\"\"}" >/dev/null || true
+  [[ $(rabbitmq_described) != "$(rabbitmq_description)" ]] || return 0
+  rabbitmq_describe || true
   [[ $(rabbitmq_token) != "$STACK_TOKEN" ]] || return 0
   # An older node describes a vhost only when it makes it; there is nothing in it yet.
   rabbitmq_recreate
@@ -137,14 +146,19 @@ rabbitmq_provision() {
 
 rabbitmq_recreate() {
   broker_api DELETE /api/vhosts/lapse >/dev/null || true
-  broker_api PUT /api/vhosts/lapse "{\"description\":\"$STACK_TOKEN\",\"tags\":\"\"}" >/dev/null ||
-    die "the broker did not create vhost lapse"
+  rabbitmq_describe || die "the broker did not create vhost lapse"
   broker_api PUT /api/permissions/lapse/lapse '{"configure":".*","write":".*","read":".*"}' >/dev/null ||
     die "the broker did not take the permissions of user lapse"
 }
 
-rabbitmq_token() {
+rabbitmq_described() {
   broker_api GET /api/vhosts/lapse | grep -oE '"description":"[^"]*"' | head -n1 | cut -d'"' -f4 || true
+}
+
+rabbitmq_token() {
+  local description
+  description=$(rabbitmq_described)
+  printf '%s' "${description##* }"
 }
 
 rabbitmq_version() {

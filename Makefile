@@ -29,7 +29,7 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/.tools/lint-cache
 
 .PHONY: help
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  make demo and make test install RabbitMQ and MariaDB if they are missing (STACK_FLAGS= to be asked first).'
 
@@ -44,6 +44,15 @@ tools: ## Prometheus and Alertmanager, for the tests of the alert rules, and Chr
 .PHONY: build
 build: ## build publisher, expirer, notifier and lapsectl into bin/
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: sbom
+sbom: build .tools/cyclonedx-gomod ## what each binary was built from: bin/*.cdx.json (CycloneDX)
+	for binary in publisher expirer notifier lapsectl; do \
+	  .tools/cyclonedx-gomod bin -json -std -noserial -notimestamp -version '$(VERSION)' -output bin/$$binary.cdx.json bin/$$binary; \
+	done
+
+.tools/cyclonedx-gomod: tools/release/go.mod tools/release/go.sum
+	cd tools/release && go build -o ../../$@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 
 .PHONY: demo
 demo: stack build ## ten thousand coupons expire on the second, and are audited
@@ -88,8 +97,12 @@ lint: $(GOLANGCI) deploy-check ## linters, the scripts' syntax, and the proof th
 	go run ./scripts/statements | (cd tools/grammar && go test ./... >&2 && go run . ../../pkg/store/migrations/*.sql)
 
 .PHONY: deploy-check
-deploy-check: ## Dockerfile, docker-compose.yml and chart, by BuildKit's, Compose's, Helm's and Kubernetes' own code
+deploy-check: release-check ## Dockerfile, docker-compose.yml and chart, by BuildKit's, Compose's, Helm's and Kubernetes' own code
 	cd tools/deploy && go test -count=1 ./...
+
+.PHONY: release-check
+release-check: ## .goreleaser.yaml by GoReleaser's own loader, and the bill of materials of a binary
+	cd tools/release && go test -count=1 ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## put the code into form

@@ -23,8 +23,9 @@ type verifyCommand struct {
 }
 
 type verifyDeploy struct {
-	Scale string `default:"small" enum:"small,full" help:"small: 200 coupons a second, the broker away for 20 s; full: 2 000 a second and 5 minutes, as promised."`
-	Alert string `placeholder:"NAME" help:"Provoke this alert, and do nothing else."`
+	Scale    string `default:"small" enum:"small,full" help:"small: 200 coupons a second, the broker away for 20 s; full: 2 000 a second and 5 minutes, as promised."`
+	Alert    string `placeholder:"NAME" help:"Provoke this alert, and do nothing else."`
+	Previous string `placeholder:"REF" help:"The release that the section upgrade begins with: a tag or commit; by default the newest tag before this commit or, without tags, the last commit before the newest migration."`
 	verifyFlags
 }
 
@@ -89,6 +90,7 @@ Mail server and providers are its own, on loopback. Sections: ` + strings.Join(v
 func (c *verifyDeploy) Help() string {
 	return `It runs against the development servers of this checkout only (scripts/stack up), and needs Prometheus (scripts/stack tools). Sections: ` +
 		strings.Join(verify.DeploySections(), ", ") + `.
+upgrade needs the history of git: it builds the release before, in .stack/releases.
 Alerts that can be provoked: ` + strings.Join(verify.ProvokedAlerts(), ", ") + `.` + verifyExits
 }
 
@@ -106,7 +108,10 @@ func (c *verifyAdoption) Run(ctx context.Context, s *system) error {
 
 // Run verifies what watches the fleet and prints what was found.
 func (c *verifyDeploy) Run(ctx context.Context, s *system) error {
-	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) { return verify.Deploy(ctx, cfg, c.Scale, c.Alert) })
+	return c.run(ctx, s, func(cfg verify.Config) (verify.Result, error) {
+		cfg.Previous = c.Previous
+		return verify.Deploy(ctx, cfg, c.Scale, c.Alert)
+	})
 }
 
 // Run verifies reminders and the notifier and prints what was found.

@@ -78,25 +78,32 @@ func (w *checkout) open(ctx context.Context, t *tally, o opening, do func(ctx co
 			return vars
 		},
 	})
+	return w.attend(ctx, t, s, o.logs, err, func(ctx context.Context) error {
+		if err := s.dial(); err != nil {
+			return err
+		}
+		defer s.api.Close()
+		return do(ctx, s)
+	})
+}
+
+// attend lets do its work in what was installed, and removes everything. A worker that dies by itself ends it at once.
+func (w *checkout) attend(ctx context.Context, t *tally, s *shop, logs string, installed error, do func(context.Context) error) (err error) {
 	made := len(t.checks)
 	defer func() {
-		logs := ""
+		to := ""
 		if (err != nil || missed(t.checks[made:])) && ctx.Err() == nil {
-			logs = "verify-" + t.section + o.logs
+			to = "verify-" + t.section + logs
 		}
-		kept, rerr := s.Remove(ctx, logs)
+		kept, rerr := s.Remove(ctx, to)
 		if kept != "" {
 			w.cfg.View.Step("logs of the workers: " + kept)
 		}
 		err = errors.Join(err, rerr)
 	}()
-	if err != nil {
-		return err
+	if installed != nil {
+		return installed
 	}
-	if err := s.dial(); err != nil {
-		return err
-	}
-	defer s.api.Close()
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watched := make(chan struct{})
@@ -108,7 +115,7 @@ func (w *checkout) open(ctx context.Context, t *tally, o opening, do func(ctx co
 		case <-working.Done():
 		}
 	}()
-	err = do(working, s)
+	err = do(working)
 	if err != nil && working.Err() != nil {
 		err = context.Cause(working)
 	}

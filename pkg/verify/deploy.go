@@ -44,6 +44,7 @@ func (w *deploy) sections() []section {
 		{"scrape", "a real Prometheus scrapes fleet and broker, and every query of rules and dashboard has data", w.scrape},
 		{"silent", "coupons come and go, and no alert is pending", w.silent},
 		{"rolling", "every worker is replaced, pod by pod, five times under load: nothing lost, early, doubled or late", w.rolling},
+		{"upgrade", "the release before and this one side by side, there and back, with the schema: nothing lost, early, doubled, wrong or set aside", w.upgrade},
 		{"broker-away", "lock + redeem go on without the broker, and what they said is heard when it is back", w.noBroker},
 		{"restore", "the database is put back to an earlier instant under a full broker: nothing early, no event's identity used twice", w.restore},
 		{"secrets", "no secret is shown by any log, metric, error, answer or -print-config", w.secrets},

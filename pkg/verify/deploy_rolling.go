@@ -67,14 +67,21 @@ func (r *roll) round(ctx context.Context) error {
 			if err := r.start(ctx, worker); err != nil {
 				return err
 			}
-			old := r.running[worker][0]
-			if err := r.Fleet().StopOne(ctx, old); err != nil {
+			if err := r.stopOldest(ctx, worker); err != nil {
 				return err
 			}
-			r.running[worker] = r.running[worker][1:]
-			r.stopped = append(r.stopped, old)
 		}
 	}
+	return nil
+}
+
+func (r *roll) stopOldest(ctx context.Context, worker string) error {
+	old := r.running[worker][0]
+	if err := r.Fleet().StopOne(ctx, old); err != nil {
+		return err
+	}
+	r.running[worker] = r.running[worker][1:]
+	r.stopped = append(r.stopped, old)
 	return nil
 }
 
@@ -116,11 +123,12 @@ func (w *deploy) rolling(ctx context.Context, t *tally) error {
 			return err
 		}
 		told(t, "rounds_took_s", int(over.Sub(began).Seconds()))
-		return r.judge(ctx, f, began, over)
+		return r.judge(ctx, f, began, over, 3*rollPods*rollRounds)
 	})
 }
 
-func (r *roll) judge(ctx context.Context, f *feed, began, over time.Time) error {
+// judge waits for every end and notice, and counts. So many pods must have been replaced between began and over.
+func (r *roll) judge(ctx context.Context, f *feed, began, over time.Time, replaced int) error {
 	r.w.cfg.View.Step(fmt.Sprintf("%d coupons were asked for; waiting for their ends and notices", f.asked))
 	if err := r.settled(ctx, f.asked, f.last, rollSettle); err != nil {
 		return err
@@ -168,7 +176,7 @@ func (r *roll) judge(ctx context.Context, f *feed, began, over time.Time) error 
 	t := r.t
 	told(t, "coupons", f.asked)
 	told(t, "asked_per_s", int(f.rate()))
-	want(t, "pods_replaced", len(r.stopped), Equal, 3*rollPods*rollRounds)
+	want(t, "pods_replaced", len(r.stopped), Equal, replaced)
 	want(t, "lost", f.asked-expired, Equal, 0)
 	want(t, "early", early, Equal, 0)
 	want(t, "doubled", doubled, Equal, 0)
@@ -216,7 +224,8 @@ type feed struct {
 	done     chan error
 
 	asked int
-	last  time.Time // end of the last one
+	last  time.Time   // end of the last one
+	ends  []time.Time // of each event's coupons
 	began time.Time
 	over  time.Time
 }
@@ -275,7 +284,7 @@ func (f *feed) ask(ctx context.Context, n int) error {
 		err := f.out.Publish(ctx, []broker.Message{m})[0]
 		switch {
 		case err == nil:
-			f.asked, f.last = f.asked+f.each, ends
+			f.asked, f.last, f.ends = f.asked+f.each, ends, append(f.ends, ends)
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

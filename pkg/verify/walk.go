@@ -21,6 +21,8 @@ type Config struct {
 	Only    []string // sections; none: all
 	Commit  string   // that the binaries were built from
 	View    View
+	// Previous is the release that the section upgrade begins with, as git knows it; empty: the one before what is checked out.
+	Previous string
 }
 
 // View shows how a verification goes. Its methods are called from one goroutine at a time.

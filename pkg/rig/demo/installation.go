@@ -31,6 +31,10 @@ type InstallationConfig struct {
 	Mechanism string // of delay; "": as it is by default
 	// Deaf leaves the audit away, for what is measured: Audit gives nil, and Now is this process's clock.
 	Deaf bool
+	// Lay brings the empty database to the schema of another release, given the environment that all processes share; nil: this build's.
+	// With it nothing else is prepared, as where that release was installed: its workers declare what they need and use the stack's own
+	// accounts, and none is started. Listen begins the audit when they have declared.
+	Lay func(ctx context.Context, env []string) error
 }
 
 // Installation is a database, a prefix and workers of its own on the stack, without coupons: for checks that bring theirs.
@@ -40,6 +44,7 @@ type Installation struct {
 	codec  *event.Codec
 	db     *sql.DB
 	audit  *audit.Audit
+	hear   func(audit.Event)
 	fleet  *rig.Fleet
 }
 
@@ -57,7 +62,7 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 		return &Installation{}, err
 	}
 	p.reshape, p.password, p.mechanism = cfg.Ladder, cfg.Password, cfg.Mechanism
-	i := &Installation{place: p, fleet: p.fleet()}
+	i := &Installation{place: p, fleet: p.fleet(), hear: cfg.Hear}
 	ctx, cancel := context.WithTimeout(ctx, prepareLimit)
 	defer cancel()
 	err = errors.Join(os.MkdirAll(p.dir, 0o700), os.MkdirAll(filepath.Join(cfg.Stack.Dir, "run"), 0o700))
@@ -67,6 +72,9 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 	if i.ladder, err = p.ladder(); err != nil {
 		return i, err
 	}
+	if cfg.Lay != nil {
+		return i, i.otherDatabase(ctx, cfg.Lay)
+	}
 	declared := make(chan error, 1)
 	go func() { declared <- p.declare(ctx, i.ladder) }()
 	err = i.database(ctx)
@@ -74,11 +82,7 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 		return i, err
 	}
 	if !cfg.Deaf {
-		i.audit, err = audit.Open(ctx, audit.Config{
-			DSN: p.dsn(), AMQPURL: cfg.Stack.AMQPURL.Reveal(), Exchange: i.ladder.Events(), Queue: p.prefix + ".audit", Locks: true, Hear: cfg.Hear,
-			Watch: unwatched,
-		})
-		if err != nil {
+		if err := i.Listen(ctx); err != nil {
 			return i, err
 		}
 	}
@@ -98,12 +102,36 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 	return i, i.fleet.Start(ready)
 }
 
-func (i *Installation) database(ctx context.Context) error {
+// Listen begins the audit, on the exchange that the workers publish their events to.
+func (i *Installation) Listen(ctx context.Context) (err error) {
+	i.audit, err = audit.Open(ctx, audit.Config{
+		DSN: i.place.dsn(), AMQPURL: i.place.stack.AMQPURL.Reveal(), Exchange: i.ladder.Events(), Queue: i.place.prefix + ".audit", Locks: true,
+		Hear: i.hear, Watch: unwatched,
+	})
+	return err
+}
+
+func (i *Installation) emptyDatabase(ctx context.Context) (err error) {
 	if err := i.place.createDatabase(ctx); err != nil {
 		return err
 	}
-	var err error
-	if i.db, err = i.place.open(); err != nil {
+	i.db, err = i.place.open()
+	return err
+}
+
+// otherDatabase is that of another release.
+func (i *Installation) otherDatabase(ctx context.Context, lay func(context.Context, []string) error) (err error) {
+	if err := i.emptyDatabase(ctx); err != nil {
+		return err
+	}
+	if i.codec, err = event.NewCodec(i.place.prefix); err != nil {
+		return err
+	}
+	return lay(ctx, i.Env())
+}
+
+func (i *Installation) database(ctx context.Context) error {
+	if err := i.emptyDatabase(ctx); err != nil {
 		return err
 	}
 	s, codec, err := i.place.openStore(ctx) // migrates
@@ -188,8 +216,16 @@ func (i *Installation) Client() (*broker.Client, error) { return i.place.client(
 
 // Add starts a worker under another name, beside those that run: a second expirer, say.
 func (i *Installation) Add(ctx context.Context, bin, name, worker string, more map[string]string) error {
+	return i.AddAs(ctx, bin, name, worker, more, nil)
+}
+
+// AddAs is Add, with an environment that is changed by the caller; nil: as it is.
+func (i *Installation) AddAs(ctx context.Context, bin, name, worker string, more map[string]string, change func(env []string) []string) error {
 	p := i.place.program(bin, worker, more)
 	p.Name = name
+	if change != nil {
+		p.Env = change(p.Env)
+	}
 	i.fleet.Add(p)
 	return i.Start(ctx, name)
 }

@@ -25,6 +25,7 @@ const (
 	upgradeMixed = 10 * time.Second // pods of both releases of every worker at once
 	upgradePods  = 4 * 3            // that are replaced, there and back, of two of each worker
 	releasesDir  = "releases"       // below the stack's directory
+	upgradeCall  = 3 * time.Minute  // of lapsectl
 )
 
 // upgradeOrder is that of docs/upgrade.md: who reads what is new comes before who writes it.
@@ -80,7 +81,7 @@ func (u *upgrade) lay(ctx context.Context, env []string) error {
 
 // call calls a release's lapsectl with what every release knows of the installation.
 func (u *upgrade) call(ctx context.Context, env []string, bin string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandLimit)
+	ctx, cancel := context.WithTimeout(ctx, upgradeCall)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, lapsectl), args...)
 	var out, errs bytes.Buffer

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,13 @@ const (
 
 // upgradeOrder is that of docs/upgrade.md: who reads what is new comes before who writes it.
 func upgradeOrder() []string { return []string{demo.Notifier, demo.Expirer, demo.Publisher} }
+
+// downgradeOrder is the opposite.
+func downgradeOrder() []string {
+	order := upgradeOrder()
+	slices.Reverse(order)
+	return order
+}
 
 // release is the programs of one side.
 type release struct {
@@ -184,7 +192,7 @@ func (u *upgrade) run(ctx context.Context) error {
 	}{
 		{"the schema of this release, under the fleet of the one before", u.migrate},
 		{"pod by pod this release", func(ctx context.Context) error { return u.replace(ctx, u.now, upgradeOrder()) }},
-		{"and back, pod by pod", func(ctx context.Context) error { return u.replace(ctx, u.before, backwards(upgradeOrder())) }},
+		{"and back, pod by pod", func(ctx context.Context) error { return u.replace(ctx, u.before, downgradeOrder()) }},
 		{"the schema of the release before, under its fleet", u.migrateBack},
 	} {
 		step(part.what)
@@ -204,13 +212,6 @@ func (u *upgrade) run(ctx context.Context) error {
 		return err
 	}
 	return u.wrong(ctx, f)
-}
-
-func backwards(list []string) (out []string) {
-	for _, s := range list {
-		out = append([]string{s}, out...)
-	}
-	return out
 }
 
 // template is made by the release before: this one's lapsectl would refuse the schema.

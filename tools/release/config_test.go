@@ -93,7 +93,7 @@ func TestTemplatesAreWhole(t *testing.T) {
 	require.Equal(t, "lapse_9.9.9_source", rendered(t, p.Source.NameTemplate))
 	require.Equal(t, "lapse_9.9.9/", rendered(t, p.Source.PrefixTemplate))
 	require.Equal(t, "lapsectl_9.9.9_linux_amd64.cdx.json", rendered(t, p.SBOMs[0].Documents[0]))
-	require.Equal(t, "9.9.10-next+abc1234", rendered(t, p.Snapshot.VersionTemplate))
+	require.Equal(t, "9.9.10-snapshot-abc1234", rendered(t, p.Snapshot.VersionTemplate))
 	require.Equal(t, "2026-01-01T00:00:00Z", rendered(t, p.Archives[0].BuildsInfo.MTime))
 	for _, b := range p.Builds {
 		require.Equal(t, "1767225600", rendered(t, b.ModTimestamp))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +97,7 @@ func plantVersion(t *testing.T, d testenv.Database, version int64) {
 // tableRows is what a table holds: a row is its values in the order of columns, and rows are sorted.
 type tableRows struct{ columns, rows []string }
 
-const between = "\x1f" // values of a row
+const between = "\x1f" // values of a row, which are quoted
 
 func readTables(t *testing.T, d testenv.Database) map[string]tableRows {
 	t.Helper()
@@ -138,7 +139,7 @@ func readTable(t *testing.T, d testenv.Database, name string) (tb tableRows) {
 		row := make([]string, len(values))
 		for i, v := range values {
 			if row[i] = "NULL"; v.Valid {
-				row[i] = "=" + v.V
+				row[i] = strconv.Quote(v.V)
 			}
 		}
 		tb.rows = append(tb.rows, strings.Join(row, between))

@@ -24,4 +24,4 @@ INSERT INTO outbox (lane, part, coupon_id, msg_id, routing_key, class, deliver_a
 UPDATE outbox_part SET owner = 'pod', epoch = 7 WHERE part = 4;
 INSERT INTO outbox_parked (id, lane, part, coupon_id, msg_id, routing_key, class, deliver_at, body, trace, reason, parked_at) VALUES
   (77, 1, 4, 4, '4:2:expired', 'coupon.expired', ' ', NULL, '{}', '', 'refused', '2026-01-02');
-INSERT INTO setting (name, value, updated_at) VALUES ('horizon', '36h', '2026-01-01');
+INSERT INTO setting (name, value, updated_at) VALUES ('horizon', '129600000', '2026-01-01');

@@ -17,7 +17,7 @@ type verifyCommand struct {
 	Walk      verifyWalk      `cmd:"" help:"Grants to notices, with locks, kills, time zones, lifetimes and bad input: about 12 minutes."`
 	Checkout  verifyCheckout  `cmd:"" help:"The coupon's whole life over HTTP and by order events, with races, kills and speed: about 12 minutes."`
 	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale about an hour."`
-	Deploy    verifyDeploy    `cmd:"" help:"What watches the fleet and what is done to it: metrics, alerts, rolling restarts, no broker, secrets: about 20 minutes."`
+	Deploy    verifyDeploy    `cmd:"" help:"What watches the fleet and what is done to it: metrics, alerts, rolling restarts, upgrades, no broker, secrets: about 25 minutes."`
 	Notices   verifyNotices   `cmd:"" help:"Reminders and the notifier, with a mail server and providers that fail: about 10 minutes."`
 	Adoption  verifyAdoption  `cmd:"" help:"The way in: imports, observing and cutting over, on large tables: about 10 minutes, at full scale over an hour."`
 }

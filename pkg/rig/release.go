@@ -17,7 +17,7 @@ import (
 
 const (
 	gitLimit       = time.Minute
-	buildLimit     = 8 * time.Minute // of all programs of a release, and what they need from the network
+	buildLimit     = 15 * time.Minute // of all programs of a release, and what they need from the network
 	migrationsPath = "pkg/store/migrations"
 )
 

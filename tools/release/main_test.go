@@ -35,12 +35,11 @@ var values = map[string]any{
 	"CommitTimestamp": "1767225600", "CommitDate": "2026-01-01T00:00:00Z", "ShortCommit": "abc1234",
 }
 
+// dir is what the tests build into.
+var dir string
+
 // built is one of the binaries, built as the configuration says.
 var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "lapse-release")
-	if err != nil {
-		return "", err
-	}
 	p, err := config.Load(filepath.Join(root, configFile))
 	if err != nil {
 		return "", err
@@ -67,10 +66,12 @@ func (f *failed) Error() string { return f.err.Error() + "\n" + f.said }
 func (f *failed) Unwrap() error { return f.err }
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if file, err := built(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(file))
+	var err error
+	if dir, err = os.MkdirTemp("", "lapse-release"); err != nil {
+		panic(err)
 	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
 	os.Exit(code)
 }
 

@@ -17,28 +17,28 @@ import (
 // Recorder makes calls about one pair and keeps what came of them. Safe for concurrent use.
 type Recorder struct {
 	pair *Pair
-	api  *client.Client
+	pods []*client.Client
 
 	mu      sync.Mutex
 	history []Event
-	refused int
+	away    int
 }
 
-// NewRecorder asks a client that makes one attempt a call: one that repeats by itself would be two calls.
-func NewRecorder(p *Pair, api *client.Client) *Recorder { return &Recorder{pair: p, api: api} }
+// NewRecorder asks pods of one fleet, by clients that make one attempt a call: one that repeats by itself would be two calls.
+func NewRecorder(p *Pair, pods ...*client.Client) *Recorder { return &Recorder{pair: p, pods: pods} }
 
 // History gives the calls so far, and how many were sent away unheard: too many at once, or one with the same key at work. Those did nothing,
 // and are not in the history.
 func (r *Recorder) History() (history []Event, away int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.history), r.refused
+	return slices.Clone(r.history), r.away
 }
 
-// Do makes a call. The error is of an answer that nobody may give, whatever the order of calls.
+// Do makes a call; of whom says which pod it goes to. The error is of an answer that nobody may give, whatever the order of calls.
 func (r *Recorder) Do(ctx context.Context, by int, c Call) error {
 	e := Event{Client: by, Call: c, Sent: time.Now()}
-	answer, err := r.ask(ctx, c)
+	answer, err := r.ask(ctx, r.pods[by%len(r.pods)], c)
 	e.Got = time.Now()
 	var refused *client.Error
 	switch {
@@ -49,7 +49,7 @@ func (r *Recorder) Do(ctx context.Context, by int, c Call) error {
 	case client.IsCode(err, client.CodeBusy, client.CodeUnavailable, client.CodeRateLimited, client.CodeInProgress):
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.refused++
+		r.away++
 		return nil
 	case client.Uncertain(err):
 	case refused != nil && refused.Status < http.StatusInternalServerError:
@@ -65,7 +65,7 @@ func (r *Recorder) Do(ctx context.Context, by int, c Call) error {
 	return nil
 }
 
-func (r *Recorder) ask(ctx context.Context, c Call) (Answer, error) {
+func (r *Recorder) ask(ctx context.Context, api *client.Client, c Call) (Answer, error) {
 	if c.Key != NoKey {
 		ctx = client.WithIdempotencyKey(ctx, r.pair.KeyText(c.Key))
 	}
@@ -78,11 +78,11 @@ func (r *Recorder) ask(ctx context.Context, c Call) (Answer, error) {
 	first := r.id(c.Of[0])
 	switch c.Verb {
 	case Show:
-		return one(r.api.Coupon(ctx, first))
+		return one(api.Coupon(ctx, first))
 	case coupon.VerbExtend:
-		return one(r.api.Extend(ctx, first, &c.EndsAt, "linear"))
+		return one(api.Extend(ctx, first, &c.EndsAt, "linear"))
 	case coupon.VerbVoid:
-		return one(r.api.Void(ctx, first, "linear", c.BreakLock))
+		return one(api.Void(ctx, first, "linear", c.BreakLock))
 	default:
 	}
 	ask := client.Order{UserID: r.pair.UserOf(c), LockFor: c.LockFor, Partial: c.Partial}
@@ -90,8 +90,8 @@ func (r *Recorder) ask(ctx context.Context, c Call) (Answer, error) {
 		ask.CouponIDs = append(ask.CouponIDs, r.id(i))
 	}
 	verbs := map[coupon.Verb]func(context.Context, string, client.Order) (client.Acted, error){
-		coupon.VerbLock: r.api.Lock, coupon.VerbRenew: r.api.Renew, coupon.VerbRedeem: r.api.Redeem, coupon.VerbRelease: r.api.Release,
-		coupon.VerbRefund: r.api.Refund,
+		coupon.VerbLock: api.Lock, coupon.VerbRenew: api.Renew, coupon.VerbRedeem: api.Redeem, coupon.VerbRelease: api.Release,
+		coupon.VerbRefund: api.Refund,
 	}
 	verb, ok := verbs[c.Verb]
 	if !ok {

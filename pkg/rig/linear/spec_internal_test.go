@@ -209,7 +209,9 @@ func lies() []lie {
 			return true
 		}},
 		{"shown as expired before the end", func(h *truth) bool {
-			e := h.find(func(_ int, e *Event) bool { return e.Call.Verb == Show && e.Answer.Shown[0].State == coupon.Unused.String() })
+			e := h.find(func(_ int, e *Event) bool {
+				return e.Call.Verb == Show && e.Answer.Shown[0].State == coupon.Unused.String()
+			})
 			if e == nil {
 				return false
 			}
@@ -219,7 +221,9 @@ func lies() []lie {
 			return true
 		}},
 		{"shown as unused after the end", func(h *truth) bool {
-			e := h.find(func(_ int, e *Event) bool { return e.Call.Verb == Show && e.Answer.Shown[0].State == coupon.Expired.String() })
+			e := h.find(func(_ int, e *Event) bool {
+				return e.Call.Verb == Show && e.Answer.Shown[0].State == coupon.Expired.String()
+			})
 			if e == nil {
 				return false
 			}
@@ -239,7 +243,9 @@ func lies() []lie {
 			return true
 		}},
 		{"half of an order was locked", func(h *truth) bool {
-			refused := h.find(func(_ int, e *Event) bool { return e.Call.Verb == coupon.VerbLock && len(e.Call.Of) == 2 && e.Answer.Code != "" })
+			refused := h.find(func(_ int, e *Event) bool {
+				return e.Call.Verb == coupon.VerbLock && len(e.Call.Of) == 2 && e.Answer.Code != ""
+			})
 			if refused == nil {
 				return false
 			}

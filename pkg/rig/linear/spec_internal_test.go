@@ -28,14 +28,14 @@ type truth struct {
 
 // tell draws one. No instant is so near to a whole second that the slack of clocks could take it for the other side.
 func tell(t *rapid.T) *truth {
-	begin := time.Date(2026, 11, 30, 12, 0, 0, 250e6, time.UTC)
+	begin := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	p := &Pair{Name: "pair", User: "u"}
 	for i := range p.Coupons {
 		terms := coupon.Terms{
 			TemplateID: 1, Revision: 1, Value: 500, Currency: "CNY", Precision: coupon.Exact, LateWindow: time.Second,
 			LatePay: rapid.SampledFrom([]coupon.LatePay{coupon.HonourLock, coupon.Strict}).Draw(t, "late pay"),
 		}
-		end := begin.Truncate(time.Second).Add(time.Duration(rapid.IntRange(2, 6).Draw(t, "end")) * time.Second)
+		end := begin.Add(time.Duration(rapid.IntRange(2, 6).Draw(t, "end")) * time.Second)
 		p.Coupons[i] = coupon.Coupon{
 			Row: coupon.Row{
 				ID: uint64(i + 1), Status: coupon.Unused, Version: 1, ValidFrom: begin, ExpiresAt: end, DueAt: end, LatePay: terms.LatePay,
@@ -146,6 +146,11 @@ func (h *truth) find(is func(i int, e *Event) bool) *Event {
 	return nil
 }
 
+// movedAlone reports whether the call changed this coupon: what workers do is nobody's word.
+func (h *truth) movedAlone(i, of int) bool {
+	return h.moved[i] && slices.Equal(h.history[i].Call.Of, []int{of})
+}
+
 func (h *truth) freshLock() *Event {
 	return h.find(func(i int, e *Event) bool {
 		return e.Call.Verb == coupon.VerbLock && h.moved[i] && !e.Answer.Shown[0].Repeated
@@ -198,14 +203,16 @@ func lies() []lie {
 			return true
 		}},
 		{"a reader is shown what was before", func(h *truth) bool {
-			first := h.find(func(_ int, e *Event) bool { return e.Call.Verb == Show })
-			earlier := h.find(func(_ int, e *Event) bool {
-				return e.Call.Verb == Show && e.Call.Of[0] == first.Call.Of[0] && e.Answer.Shown[0].Version < first.Answer.Shown[0].Version
+			last := &h.history[len(h.history)-1]
+			moved := false
+			earlier := h.find(func(i int, e *Event) bool {
+				moved = moved || h.movedAlone(i, last.Call.Of[0])
+				return moved && e.Call.Verb == Show && e.Call.Of[0] == last.Call.Of[0]
 			})
 			if earlier == nil {
 				return false
 			}
-			first.Answer = earlier.Answer
+			last.Answer = earlier.Answer
 			return true
 		}},
 		{"shown as expired before the end", func(h *truth) bool {
@@ -269,7 +276,7 @@ func lies() []lie {
 		{"what was done is lost", func(h *truth) bool {
 			last := &h.history[len(h.history)-1]
 			first := h.pair.Coupons[last.Call.Of[0]]
-			if last.Answer.Shown[0].Version == first.Version {
+			if h.find(func(i int, _ *Event) bool { return h.movedAlone(i, last.Call.Of[0]) }) == nil {
 				return false
 			}
 			last.Answer = &Answer{Shown: [2]Shown{showOf(last.Got, &first)}}
@@ -285,10 +292,10 @@ func lies() []lie {
 			e.Answer = &answer
 			return true
 		}},
-		{"one step more than was asked for", func(h *truth) bool {
+		{"more steps than were asked for", func(h *truth) bool {
 			last := &h.history[len(h.history)-1]
 			answer := *last.Answer
-			answer.Shown[0].Version++
+			answer.Shown[0].Version += 10
 			last.Answer = &answer
 			return true
 		}},

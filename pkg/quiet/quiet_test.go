@@ -82,3 +82,26 @@ func TestAWindowEndsAfterTheInstant(t *testing.T) {
 		}
 	})
 }
+
+// What is read is written as it was.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		"02:00-05:00 Asia/Shanghai", "22:00-04:00 UTC", "always", "never", "", "02:00-02:00 UTC", "24:00-01:00 UTC", "2:00-3:00 UTC", "02:00-03:00 ", "02:00-03:00 Local",
+		"02:00-03:00 ../etc/passwd", "02:00-03:00 UTC ", "٠٢:٠٠-٠٣:٠٠ UTC",
+	} {
+		f.Add(seed, int64(0))
+	}
+	f.Fuzz(func(t *testing.T, text string, unix int64) {
+		w, err := quiet.Parse(text)
+		if err != nil {
+			require.ErrorContains(t, err, "must be HH:MM-HH:MM ZONE")
+			return
+		}
+		require.Equal(t, text, w.String())
+		now := time.Unix(unix%(1<<33), 0)
+		if ends, open := w.Open(now); open {
+			require.True(t, ends.After(now))
+			require.LessOrEqual(t, ends.Sub(now), 26*time.Hour)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package adopt_test
 
 import (
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/adopt"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/secret"
 )
 
 const small = `
@@ -182,4 +184,80 @@ func TestRowIsWhatTheMappingSays(t *testing.T) {
 	m.Templates = map[string]uint64{"8": 1}
 	_, err = row(m, nil)
 	require.ErrorContains(t, err, `template: the mapping says nothing of "7"`)
+}
+
+// A mapping that is taken says all that an import needs to know; one that is not says where it is wrong.
+func FuzzMapping(f *testing.F) {
+	examples, err := filepath.Glob(filepath.Join("..", "..", "examples", "*", "*.y*ml"))
+	require.NoError(f, err)
+	for _, file := range examples {
+		text, err := os.ReadFile(file)
+		require.NoError(f, err)
+		f.Add(text)
+	}
+	for _, seed := range []string{
+		small, "", "{}", "- a", "name: a\nname: b\n", "states: {[a]: unused}", "a: &a [*a]", "zone: Local\n", "fields: {external_id: ''}\n", "\xff",
+		small + "source: {tables: ['t_{0..15}'], select: 'SELECT * FROM {table} {page}', key: id, page: 10000, timeout: 10m}\n",
+		small + "source: {tables: ['t_{0..4096}'], select: 'SELECT 1; {page}', key: 'a b', page: 0, timeout: 1ms}\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := adopt.ParseMapping(text)
+		if err != nil {
+			require.Nil(t, m)
+			require.ErrorContains(t, err, "mapping: ")
+			return
+		}
+		require.NoError(t, coupon.ValidImportName(m.Name))
+		require.NotNil(t, m.Zone)
+		require.True(t, m.LockFor >= time.Second && m.LockFor <= coupon.MaxLock)
+		require.True(t, m.Batch != "" && len(m.Batch) <= coupon.MaxText)
+		for _, field := range []string{adopt.FieldExternalID, adopt.FieldUser, adopt.FieldState, adopt.FieldExpiresAt} {
+			require.NotEmpty(t, m.Fields[field], field)
+		}
+		require.NotEmpty(t, m.States)
+		for word, status := range m.States {
+			require.True(t, status >= coupon.Unused && status <= coupon.Voided, word)
+			require.True(t, status != coupon.Locked || m.Fields[adopt.FieldOrder] != "")
+		}
+		for word, id := range m.Templates {
+			require.NotZero(t, id, word)
+		}
+		if q := m.Query; q.Select != "" {
+			require.True(t, strings.HasSuffix(q.Select, "{page}") && !strings.Contains(q.Select, ";"))
+			require.Equal(t, strings.Contains(q.Select, "{table}"), len(q.Tables) > 0)
+			require.NotEmpty(t, q.KeyColumn())
+			require.True(t, q.Page >= 1 && q.Timeout > 0)
+		}
+		again, err := adopt.ParseMapping(text)
+		require.NoError(t, err)
+		require.Equal(t, m.Hash(), again.Hash())
+	})
+}
+
+// An address of another database is shown without what must not be seen.
+func FuzzAddress(f *testing.F) {
+	for _, seed := range []string{
+		"mysql://reader@db.example:3306/shop", "mysql://reader:pa%3Ass@db.example/shop?tls=skip-verify", "mysql://r@[::1]:3306/s", "mysql://db/shop", "postgres://a@b/c",
+		"mysql://a@b/c?charset=x", "file.csv", "", "mysql://a@b/", "mysql://%zz@b/c", "mysql://a:b@c/d/e",
+	} {
+		f.Add(seed, "pa:ss")
+	}
+	f.Fuzz(func(t *testing.T, text, password string) {
+		hidden := "\x01" + password + "\x01" // in no address
+		a, err := adopt.ParseAddress(text, secret.New(hidden))
+		if err != nil {
+			require.ErrorContains(t, err, "source: ")
+			require.NotContains(t, err.Error(), hidden)
+			return
+		}
+		shown, err := url.Parse(a.String())
+		if err != nil {
+			return // a name that only a driver can make something of
+		}
+		require.Equal(t, "mysql", shown.Scheme)
+		require.Nil(t, shown.User)
+		require.NotContains(t, a.String(), hidden)
+	})
 }

@@ -191,6 +191,27 @@ func FuzzDecodeAtRisk(f *testing.F) {
 	})
 }
 
+func FuzzDecodeHeartbeat(f *testing.F) {
+	for _, seed := range seeds(f) {
+		f.Add(seed)
+	}
+	c, t := codec(f), transition(toExpired)
+	t.Terms.TemplateID = 0
+	_, _, body, err := c.Transition(t)
+	require.NoError(f, err)
+	f.Add(body)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := event.DecodeHeartbeat(body)
+		if err != nil {
+			require.ErrorContains(t, err, "decode "+event.TypeHeartbeat)
+			require.Zero(t, got)
+			return
+		}
+		require.True(t, got.Precision.Valid())
+		require.True(t, got.Ended.Equal(coupon.CeilSecond(got.Ended)))
+	})
+}
+
 func FuzzDecodeLife(f *testing.F) {
 	for _, seed := range seeds(f) {
 		f.Add(seed)

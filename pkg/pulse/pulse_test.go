@@ -189,3 +189,36 @@ func TestTheDatabasesPartIsTakenOff(t *testing.T) {
 	none.Mode("")
 	none.Begin(pulse.Send)(0, false)
 }
+
+// Rows that other processes wrote, of this release or another: what can be read is written as it was read.
+func FuzzRows(f *testing.F) {
+	f.Add(`{"r":"expirer","v":"v1","s":1700000000000,"m":"near","c":{"expired":3},"l":[0,1]}`, `{"settle":[1,0,20,30,10]}`)
+	f.Add(`{}`, `{}`)
+	f.Add(`{"l":[0,0,0]}`, `{"settle":[1]}`)
+	f.Add(`null`, `[]`)
+	f.Add(`{"s":-9223372036854775808}`, `{"":[9223372036854775807,0,0,0,0]}`)
+	f.Fuzz(func(t *testing.T, pod, stages string) {
+		var r, again pulse.Report
+		if !r.ReadPod(pod) || !r.ReadStages(stages) || len(r.Version) > 40 {
+			return
+		}
+		for _, timing := range r.Stages {
+			for _, d := range []time.Duration{timing.Mean, timing.Max, timing.Calm} {
+				if d%time.Microsecond != 0 {
+					return // more than three hundred years: no process waits so long
+				}
+			}
+		}
+		pod, stages, err := r.Rows()
+		if err != nil {
+			require.ErrorContains(t, err, "report: must be at most")
+			return
+		}
+		require.True(t, again.ReadPod(pod) && again.ReadStages(stages))
+		if len(r.Counts) == 0 {
+			r.Counts, again.Counts = nil, nil
+		}
+		require.Equal(t, r, again)
+		_, _, _ = pulse.Merge([]pulse.Report{r, again})
+	})
+}

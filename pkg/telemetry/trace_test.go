@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -172,4 +173,25 @@ func TestTracesConfig(t *testing.T) {
 	require.NotContains(t, err.Error(), "s3cret")
 	_, err = telemetry.NewTraces(t.Context(), c, telemetry.NewBuild("test", ""), "pod", zap.NewNop())
 	require.Error(t, err)
+}
+
+// What is carried on as a trace is a traceparent of version 00, unchanged, and only such a one is sampled.
+func FuzzTraceparent(f *testing.F) {
+	for _, seed := range []string{
+		sampled, another, notSampled, "", strings.ToUpper(sampled), sampled + "-x", "ff" + sampled[2:], sampled[:3] + strings.Repeat("0", 32) + sampled[35:], sampled[:53] + "0G",
+	} {
+		f.Add(seed)
+	}
+	form := regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])$`)
+	f.Fuzz(func(t *testing.T, text string) {
+		m := form.FindStringSubmatch(text)
+		valid := m != nil && strings.Trim(m[1], "0") != "" && strings.Trim(m[2], "0") != ""
+		if !valid {
+			require.Empty(t, telemetry.Traceparent(text))
+			require.False(t, telemetry.Sampled(text))
+			return
+		}
+		require.Equal(t, text, telemetry.Traceparent(text))
+		require.Equal(t, strings.ContainsAny(m[3], "13579bdf"), telemetry.Sampled(text))
+	})
 }

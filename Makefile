@@ -93,7 +93,7 @@ lint: $(GOLANGCI) deploy-check ## linters, the scripts' syntax, and the proof th
 	$(GOLANGCI) run ./...
 	cd bench && ../$(GOLANGCI) run ./...
 	cd tools/console && ../../$(GOLANGCI) run ./...
-	for script in scripts/stack scripts/lib/*.sh .ci/run; do bash -n $$script; done
+	for script in scripts/stack scripts/fuzz scripts/lib/*.sh .ci/run; do bash -n $$script; done
 	go run ./scripts/statements | (cd tools/grammar && go test ./... >&2 && go run . ../../pkg/store/migrations/*.sql)
 
 .PHONY: deploy-check
@@ -114,12 +114,8 @@ $(GOLANGCI): tools/go.mod tools/go.sum
 	cd tools && go build -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: fuzz
-fuzz: ## every fuzz target for FUZZTIME (20s)
-	@for pkg in $$(grep -rlE '^func Fuzz' --include='*_test.go' pkg | xargs -n1 dirname | sort -u); do \
-	  for target in $$(grep -rhoE '^func Fuzz\w+' $$pkg/*_test.go | cut -c6-); do \
-	    echo "$$pkg $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$pkg; \
-	  done; \
-	done
+fuzz: stack ## every fuzz target for FUZZTIME (20s)
+	@eval "$$(scripts/stack env)"; $(TEST_ENV) scripts/fuzz $(FUZZTIME)
 
 # The speed of the fleet beside what people use instead. Full sizes take hours and a quiet machine; a look at one scenario:
 # make bench SCENARIOS=spike SIZE=20000 RUNS=3

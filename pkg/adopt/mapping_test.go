@@ -188,7 +188,7 @@ func TestRowIsWhatTheMappingSays(t *testing.T) {
 
 // A mapping that is taken says all that an import needs to know; one that is not says where it is wrong.
 func FuzzMapping(f *testing.F) {
-	examples, err := filepath.Glob(filepath.Join("..", "..", "examples", "*", "*.y*ml"))
+	examples, err := filepath.Glob(filepath.Join("..", "..", "configs", "import", "*.yaml"))
 	require.NoError(f, err)
 	for _, file := range examples {
 		text, err := os.ReadFile(file)

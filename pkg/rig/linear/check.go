@@ -74,23 +74,71 @@ func operations(history []Event) []porcupine.Operation {
 // instant is the database's idea of it: UTC, whole milliseconds.
 func instant(at time.Time) time.Time { return at.UTC().Truncate(time.Millisecond) }
 
+// worlds are all that a pair may be like at one point of an order: the state of the search.
+type worlds []world
+
+// join adds a world, unless one that is there admits all that it does. An earlier clock admits more, everything else being the same.
+func (ws worlds) join(w world) worlds {
+	for i := range ws {
+		switch {
+		case ws[i].admits(&w):
+			return ws
+		case w.admits(&ws[i]):
+			ws[i] = w
+			return ws
+		}
+	}
+	return append(ws, w)
+}
+
+func (w *world) admits(other *world) bool {
+	for i := range w.lives {
+		if w.lives[i].clock.After(other.lives[i].clock) {
+			return false
+		}
+	}
+	same := *other
+	for i := range same.lives {
+		same.lives[i].clock = w.lives[i].clock
+	}
+	return *w == same
+}
+
+func (ws worlds) equal(others worlds) bool {
+	if len(ws) != len(others) {
+		return false
+	}
+	for _, w := range ws {
+		if !slices.Contains(others, w) {
+			return false
+		}
+	}
+	return true
+}
+
 func (p *Pair) model() porcupine.Model {
-	m := porcupine.NondeterministicModel{
-		Init: func() []any { return []any{p.begin()} },
-		Step: func(state, input, output any) []any {
-			w, isWorld := state.(world)
-			c, isAsked := input.(asked)
+	return porcupine.Model{
+		Init: func() any { return worlds{p.begin()} },
+		Step: func(state, input, output any) (bool, any) {
+			ws, isState := state.(worlds)
+			c, isCall := input.(asked)
 			got, isAnswer := output.(*Answer)
-			if !isWorld || !isAsked || !isAnswer {
-				return nil
+			if !isState || !isCall || !isAnswer {
+				return false, state
 			}
-			var out []any
-			for _, next := range p.step(w, c, got) {
-				out = append(out, next)
+			var out worlds
+			for _, w := range ws {
+				for _, next := range p.step(w, c, got) {
+					out = out.join(next)
+				}
 			}
-			return out
+			return len(out) > 0, out
 		},
-		Equal: func(a, b any) bool { return a == b },
+		Equal: func(a, b any) bool {
+			one, isState := a.(worlds)
+			other, isToo := b.(worlds)
+			return isState && isToo && one.equal(other)
+		},
 		DescribeOperation: func(input, output any) string {
 			if got, ok := output.(*Answer); ok && got != nil {
 				return fmt.Sprintf("%s: %s", input, got)
@@ -99,5 +147,4 @@ func (p *Pair) model() porcupine.Model {
 		},
 		DescribeState: func(state any) string { return fmt.Sprint(state) },
 	}
-	return m.ToModel()
 }

@@ -74,7 +74,7 @@ func newPod(t *testing.T, db testenv.Database) *client.Client {
 	require.NoError(t, err)
 	a, err := api.New(c, api.Deps{
 		Templates: s, Checkout: s, Coupons: s, Wallets: s, Grants: s, Stats: s, Keys: s, Notices: s, Texts: texts,
-	}, testenv.Log(t).WithOptions(zap.IncreaseLevel(zap.ErrorLevel)), prometheus.NewRegistry())
+	}, testenv.Log(t).WithOptions(zap.IncreaseLevel(zap.WarnLevel)), prometheus.NewRegistry())
 	require.NoError(t, err)
 	require.NoError(t, a.Listen(t.Context()))
 	testenv.Run(t, a.Run)

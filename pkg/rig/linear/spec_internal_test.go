@@ -103,7 +103,7 @@ func (h *truth) call(c Call) {
 	h.moved, h.replayed = append(h.moved, moved), append(h.replayed, replayed)
 }
 
-// What was one call after the other is found to be so, however long each took, and whichever answers were lost.
+// What was one call after the other is found to be so, however long each took, and whichever answers were lost; and no lost answer hides a lie.
 func TestTheTruthIsFound(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -120,6 +120,15 @@ func TestTheTruthIsFound(t *testing.T) {
 			}
 		}
 		require.NoError(t, h.pair.Check(h.history, patience), "%s", text(h.history))
+
+		last := &h.history[len(h.history)-1]
+		if last.Answer == nil {
+			return
+		}
+		answer := *last.Answer
+		answer.Shown[0].Version += 10
+		last.Answer = &answer
+		require.ErrorIs(t, h.pair.Check(h.history, patience), ErrNotLinear, "%s", text(h.history))
 	})
 }
 

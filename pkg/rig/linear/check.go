@@ -3,7 +3,6 @@ package linear
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"time"
@@ -19,7 +18,8 @@ var (
 
 // Check looks for an order of the calls that explains every answer, for at most limit.
 func (p *Pair) Check(history []Event, limit time.Duration) error {
-	result, _ := p.search(history, limit)
+	s, calls := newSearch(p, history)
+	result := porcupine.CheckOperationsTimeout(s.model(), calls, limit)
 	switch result {
 	case porcupine.Ok:
 		return nil
@@ -34,50 +34,96 @@ func (p *Pair) Check(history []Event, limit time.Duration) error {
 
 // Draw searches again and writes what was found as a page of HTML: calls over time, and how far each order got. It gives the file's name.
 func (p *Pair) Draw(history []Event, limit time.Duration) (string, error) {
-	_, info := p.search(history, limit)
+	s, calls := newSearch(p, history)
+	_, info := porcupine.CheckOperationsVerbose(s.model(), calls, limit)
+	var cutOff []porcupine.Annotation
+	for _, e := range history {
+		if e.Answer == nil {
+			cutOff = append(cutOff, porcupine.Annotation{
+				ClientId: e.Client, Start: int64(e.Sent.Sub(begun(history))), End: int64(e.Got.Sub(begun(history))), Description: e.Call.String() + ": cut off",
+			})
+		}
+	}
+	info.AddAnnotations(cutOff)
 	file, err := os.CreateTemp("", "lapse-"+p.Name+"-*.html")
 	if err != nil {
 		return "", fmt.Errorf("a file for the history: %w", err)
 	}
-	err = porcupine.Visualize(p.model(), info, file)
+	err = porcupine.Visualize(s.model(), info, file)
 	if err = errors.Join(err, file.Close()); err != nil {
 		return "", fmt.Errorf("drawing the history of %s: %w", p.Name, err)
 	}
 	return file.Name(), nil
 }
 
-func (p *Pair) search(history []Event, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
-	return porcupine.CheckOperationsVerbose(p.model(), operations(history), limit)
+// search looks for an order of the calls that were answered. Those that were not may have been done anywhere in it from when they were sent, or
+// not at all: which of them have been is part of a world, so that they do not multiply the orders.
+type search struct {
+	pair *Pair
+	lost []asked
 }
 
-// operations are the events as Porcupine takes them. A call without an answer may be done until the end, and returns after it.
-func operations(history []Event) []porcupine.Operation {
-	if len(history) == 0 {
-		return nil
-	}
-	got := func(a, b Event) int { return a.Got.Compare(b.Got) }
-	first := slices.MinFunc(history, func(a, b Event) int { return a.Sent.Compare(b.Sent) }).Sent
-	last := slices.MaxFunc(history, got).Got
-	out := make([]porcupine.Operation, len(history))
-	for i, e := range history {
-		c := asked{Call: e.Call, from: instant(e.Sent).Add(-slack), to: instant(e.Got).Add(slack)}
-		out[i] = porcupine.Operation{ClientId: e.Client, Call: int64(e.Sent.Sub(first)), Output: e.Answer, Return: int64(e.Got.Sub(first))}
-		if e.Answer == nil {
-			c.to = instant(last).Add(slack)
-			out[i].Return = math.MaxInt64
+// newSearch sorts a history into the calls with an answer and those without.
+func newSearch(p *Pair, history []Event) (*search, []porcupine.Operation) {
+	s := &search{pair: p}
+	var calls []porcupine.Operation
+	for _, e := range history {
+		c := asked{Call: e.Call, sent: e.Sent, got: e.Got, from: instant(e.Sent).Add(-slack), to: instant(e.Got).Add(slack)}
+		switch {
+		case e.Answer != nil:
+			calls = append(calls, porcupine.Operation{
+				ClientId: e.Client, Input: c, Call: int64(e.Sent.Sub(begun(history))), Output: e.Answer, Return: int64(e.Got.Sub(begun(history))),
+			})
+		case e.Call.Verb != Show:
+			c.to = instant(slices.MaxFunc(history, func(a, b Event) int { return a.Got.Compare(b.Got) }).Got).Add(slack)
+			s.lost = append(s.lost, c)
 		}
-		out[i].Input = c
 	}
-	return out
+	return s, calls
+}
+
+// begun is when the first call was sent.
+func begun(history []Event) time.Time {
+	return slices.MinFunc(history, func(a, b Event) int { return a.Sent.Compare(b.Sent) }).Sent
 }
 
 // instant is the database's idea of it: UTC, whole milliseconds.
 func instant(at time.Time) time.Time { return at.UTC().Truncate(time.Millisecond) }
 
+// step is that of an answered call, with lost ones that may have been done right before it. One that was sent after the call had ended was done
+// after it.
+func (s *search) step(w world, c asked, got *Answer) []world {
+	for i := range s.lost {
+		if w.lost>>i&1 == 1 && c.got.Before(s.lost[i].sent) {
+			return nil
+		}
+	}
+	before := []world{w}
+	for n := 0; n < len(before); n++ {
+		for i, l := range s.lost {
+			if before[n].lost>>i&1 == 1 || c.got.Before(l.sent) {
+				continue
+			}
+			for _, next := range s.pair.step(before[n], l, nil) {
+				next.lost |= 1 << i
+				if !slices.Contains(before, next) {
+					before = append(before, next)
+				}
+			}
+		}
+	}
+	var out []world
+	for _, w := range before {
+		out = append(out, s.pair.step(w, c, got)...)
+	}
+	return out
+}
+
 // worlds are all that a pair may be like at one point of an order: the state of the search.
 type worlds []world
 
-// join adds a world, unless one that is there admits all that it does. An earlier clock admits more, everything else being the same.
+// join adds a world, unless one that is there admits all that it does. Everything else being the same, an earlier clock admits more, and so does
+// a lost call that may still be done, or not.
 func (ws worlds) join(w world) worlds {
 	for i := range ws {
 		switch {
@@ -98,6 +144,9 @@ func (w *world) admits(other *world) bool {
 		}
 	}
 	same := *other
+	if same.lost = w.lost; w.lost&^other.lost != 0 {
+		return false
+	}
 	for i := range same.lives {
 		same.lives[i].clock = w.lives[i].clock
 	}
@@ -116,9 +165,9 @@ func (ws worlds) equal(others worlds) bool {
 	return true
 }
 
-func (p *Pair) model() porcupine.Model {
+func (s *search) model() porcupine.Model {
 	return porcupine.Model{
-		Init: func() any { return worlds{p.begin()} },
+		Init: func() any { return worlds{s.pair.begin()} },
 		Step: func(state, input, output any) (bool, any) {
 			ws, isState := state.(worlds)
 			c, isCall := input.(asked)
@@ -128,7 +177,7 @@ func (p *Pair) model() porcupine.Model {
 			}
 			var out worlds
 			for _, w := range ws {
-				for _, next := range p.step(w, c, got) {
+				for _, next := range s.step(w, c, got) {
 					out = out.join(next)
 				}
 			}
@@ -140,10 +189,7 @@ func (p *Pair) model() porcupine.Model {
 			return isState && isToo && one.equal(other)
 		},
 		DescribeOperation: func(input, output any) string {
-			if got, ok := output.(*Answer); ok && got != nil {
-				return fmt.Sprintf("%s: %s", input, got)
-			}
-			return fmt.Sprintf("%s: cut off", input)
+			return fmt.Sprintf("%s: %s", input, output)
 		},
 		DescribeState: func(state any) string { return fmt.Sprint(state) },
 	}

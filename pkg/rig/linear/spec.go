@@ -29,6 +29,7 @@ func (p *Pair) KeyText(i int) string { return p.Name + "-key-" + strconv.Itoa(i)
 type world struct {
 	lives [2]life
 	keys  [MaxKeys]Answer // remembered; the zero value: the key is free
+	lost  uint64          // which of the calls without an answer, of which there are a few, have been done
 }
 
 // life is one of the coupons.
@@ -68,19 +69,17 @@ func (p *Pair) begin() world {
 // asked is a call with when the database may have dealt with it.
 type asked struct {
 	Call
-	from, to time.Time // whole milliseconds
+	sent, got time.Time // on the clients' clock
+	from, to  time.Time // on the database's, whole milliseconds
 }
 
-// step gives what a pair may be like after a call with this answer, nil if the answer is not known; nothing, if the call cannot have been
-// answered so.
+// step gives what a pair may be like after a call with this answer, nil if there was none and the call was done nevertheless; nothing, if the
+// call cannot have been answered so.
 func (p *Pair) step(w world, c asked, got *Answer) []world {
 	if c.Verb == Show {
 		return p.show(w, c, got)
 	}
 	var out []world
-	if got == nil {
-		out = append(out, w) // it came to nothing
-	}
 	if c.Key != NoKey && w.keys[c.Key] != (Answer{}) {
 		if got != nil && w.keys[c.Key].matches(*got) {
 			out = append(out, w)
@@ -213,9 +212,6 @@ func (p *Pair) coupon(i int, l life) coupon.Coupon {
 
 // show is a reader: it locks nothing, so that its clock has nothing to do with that of the acts.
 func (p *Pair) show(w world, c asked, got *Answer) []world {
-	if got == nil {
-		return []world{w}
-	}
 	var out []world
 	for _, settled := range p.settled(w, c.Of, c.to) {
 		for _, at := range c.instants(settled, nil) {

@@ -104,6 +104,9 @@ func (s *search) step(w world, c asked, got *Answer) []world {
 			if before[n].lost>>i&1 == 1 || c.got.Before(l.sent) {
 				continue
 			}
+			if l.to.After(c.to) {
+				l.to = c.to // decided later it may as well be done before a later call
+			}
 			for _, next := range s.pair.step(before[n], l, nil) {
 				next.lost |= 1 << i
 				if !slices.Contains(before, next) {

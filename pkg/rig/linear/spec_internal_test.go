@@ -1,3 +1,5 @@
+//go:build linear
+
 package linear
 
 import (

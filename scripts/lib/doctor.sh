@@ -9,6 +9,7 @@ cmd_doctor() {
   doctor_tool gcc 'apt-get install gcc libc6-dev' 'for go test -race'
   doctor_servers
   doctor_space
+  doctor_cluster
   if ((DOCTOR_MISSING)); then
     say "$DOCTOR_MISSING missing"
     return 1
@@ -56,6 +57,18 @@ doctor_servers() {
     doctor_ok servers "scripts/stack up will install Debian's $packages, and asks first"
   else
     doctor_missing servers "as root: apt-get install --no-install-recommends ${packages//,/}"
+  fi
+}
+
+# doctor_cluster: a node takes some 200 MB, and as much again while it starts.
+doctor_cluster() {
+  local free
+  [[ -r /proc/meminfo ]] || return 0
+  free=$(awk '$1 == "MemAvailable:" { print int($2 / 1024) }' /proc/meminfo)
+  if ((free < 2000)); then
+    doctor_ok memory "$free MB free, too little for a cluster of three nodes (up --nodes 3)"
+  else
+    doctor_ok memory "$free MB free"
   fi
 }
 

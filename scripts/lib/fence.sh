@@ -4,7 +4,7 @@
 cmd_summary() {
   cat <<SUMMARY
 RabbitMQ $(rabbitmq_version)
-  AMQP        amqp://lapse:$STACK_BROKER_PASSWORD@127.0.0.1:$PORT_AMQP/lapse
+  AMQP        amqp://lapse:$STACK_BROKER_PASSWORD@127.0.0.1:$PORT_AMQP/lapse$( ((STACK_NODES == 1)) || printf ' (nodes: %s)' "$(rabbitmq_addresses)")
   management  http://127.0.0.1:$PORT_MANAGEMENT  (user lapse, password $STACK_BROKER_PASSWORD)
   metrics     http://127.0.0.1:$PORT_BROKER_METRICS/metrics
 database $(database_version)
@@ -18,35 +18,40 @@ require_stack() { [[ -f $STACK_DIR/stack.env ]] || die "no stack here; first: sc
 
 # cmd_status ends with 0 only when all servers run and carry our token.
 cmd_status() {
-  local healthy=0
+  local healthy=0 number
   require_stack
   state_load
-  printf 'stack     %s (%s), ports from %s\n' "$STACK_DIR" "$STACK_ENGINE" "$STACK_PORT_BASE"
-  status_line rabbitmq "RabbitMQ $STACK_BROKER" "$PORT_AMQP" || healthy=1
+  printf 'stack      %s (%s), ports from %s\n' "$STACK_DIR" "$STACK_ENGINE" "$STACK_PORT_BASE"
+  for ((number = 1; number <= STACK_NODES; number++)); do
+    node_select "$number"
+    status_line "$NODE_PROCESS" "RabbitMQ $STACK_BROKER" "$NODE_AMQP" || healthy=1
+  done
   status_line database "$STACK_DATABASE" "$PORT_MYSQL" || healthy=1
   ! redis_wanted || status_line redis Redis "$PORT_REDIS" || healthy=1
   if [[ $STACK_ENGINE == native ]]; then
-    printf 'on disk   %s\n' "$(du -sh "$STACK_DIR" 2>/dev/null | cut -f1)"
+    printf 'on disk    %s\n' "$(du -sh "$STACK_DIR" 2>/dev/null | cut -f1)"
   fi
   return "$healthy"
 }
 
 status_line() { # SERVER TITLE PORT
-  local version token inode
-  token=$("$1_token")
+  local version token inode of=$1
+  # A node of the broker is the one that is selected.
+  [[ $1 != rabbitmq* ]] || of=node
+  token=$("${of}_token")
   if [[ $token == "$STACK_TOKEN" ]]; then
-    version=$("$1_version")
+    version=$("${of}_version")
     if process_alive "$1"; then version="$version, pid $PROCESS_PID"; fi
-    printf '%-9s answers on 127.0.0.1:%s (%s)\n' "$1" "$3" "$version"
+    printf '%-10s answers on 127.0.0.1:%s (%s)\n' "$1" "$3" "$version"
   elif process_alive "$1"; then
-    printf '%-9s %s runs (pid %s) and does not answer on 127.0.0.1:%s: scripts/stack logs %s\n' "$1" "$2" "$PROCESS_PID" "$3" "$1"
+    printf '%-10s %s runs (pid %s) and does not answer on 127.0.0.1:%s: scripts/stack logs %s\n' "$1" "$2" "$PROCESS_PID" "$3" "$1"
     return 1
   else
     inode=$(port_inode "$3")
     if [[ -n $inode ]]; then
-      printf '%-9s %s does not run; port %s is held by %s\n' "$1" "$2" "$3" "$(port_holder "$inode")"
+      printf '%-10s %s does not run; port %s is held by %s\n' "$1" "$2" "$3" "$(port_holder "$inode")"
     else
-      printf '%-9s %s does not run\n' "$1" "$2"
+      printf '%-10s %s does not run\n' "$1" "$2"
     fi
     return 1
   fi
@@ -57,8 +62,8 @@ cmd_logs() {
   while (($#)); do
     case $1 in
       -f | --follow) follow=-f ;;
-      rabbitmq | database | redis) servers+=("$1") ;;
-      *) die "logs: unknown argument $1 (rabbitmq, database, redis, -f)" ;;
+      rabbitmq | rabbitmq-[0-9] | database | redis) servers+=("$1") ;;
+      *) die "logs: unknown argument $1 (rabbitmq, rabbitmq-2, database, redis, -f)" ;;
     esac
     shift
   done

@@ -45,6 +45,7 @@ process_stop() {
   fi
   pid=$PROCESS_PID
   kill -TERM "$pid"
+  kill -CONT "$pid" 2>/dev/null || true # one that was paused would not hear it
   while process_alive "$name"; do
     ((SECONDS < deadline)) || die "$name (pid $pid) did not end within $2 s; scripts/stack kill $name"
     sleep 0.1
@@ -61,7 +62,7 @@ process_stop_others() {
     [[ -e $file ]] || continue
     name=$(basename "$file" .pid)
     case $name in
-      rabbitmq | epmd | database | redis) ;;
+      rabbitmq | rabbitmq-[0-9] | epmd | database | redis) ;;
       *) process_stop "$name" 45 ;;
     esac
   done
@@ -77,6 +78,14 @@ process_kill() {
   say "killed $1 (pid $pid)"
 }
 
+# process_again NAME starts a server's process once more. A node of the broker is the one that is selected.
+process_again() {
+  case $1 in
+    rabbitmq | rabbitmq-*) node_start ;;
+    *) "${1}_start" ;;
+  esac
+}
+
 # process_await NAME SECONDS COMMAND…: until the command succeeds; shows the log when it never does.
 #
 # Our ports lie among those that the kernel gives to outgoing connections: one of them may hold a port for a while
@@ -90,7 +99,7 @@ process_await() {
         again=$((again - 1))
         say "$name found a port in use; once more"
         sleep 3
-        "${name}_start"
+        process_again "$name"
         continue
       fi
       tail -n 25 "$STACK_DIR/log/$name.log" >&2 || true

@@ -24,7 +24,7 @@ random_hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
 # state_load reads the remembered state, or the defaults of a stack that was never up.
 state_load() {
   local asked=${STACK_PORT_BASE:-} asked_zone=${STACK_DB_TIME_ZONE:-} asked_mysqld=${STACK_MYSQLD:-}
-  STACK_ENGINE='' STACK_BROKER=3 STACK_DATABASE=mariadb STACK_REDIS=''
+  STACK_ENGINE='' STACK_BROKER=3 STACK_NODES=1 STACK_DATABASE=mariadb STACK_REDIS=''
   STACK_PORT_BASE=35000 STACK_DB_TIME_ZONE='' STACK_MYSQLD=''
   STACK_BROKER_PASSWORD='' STACK_DB_PASSWORD='' STACK_DB_ROOT_PASSWORD='' STACK_COOKIE='' STACK_TOKEN=''
   STACK_REDIS_PASSWORD=''
@@ -51,13 +51,14 @@ state_load() {
   PORT_DISTRIBUTION=$((STACK_PORT_BASE + 572))
   PORT_MYSQL=$((STACK_PORT_BASE + 306))
   PORT_REDIS=$((STACK_PORT_BASE + 379))
+  node_select 1
 }
 
 state_save() {
   local name tmp=$STACK_DIR/stack.env.new
   (
     umask 077
-    for name in STACK_ENGINE STACK_BROKER STACK_DATABASE STACK_REDIS STACK_PORT_BASE STACK_DB_TIME_ZONE STACK_MYSQLD \
+    for name in STACK_ENGINE STACK_BROKER STACK_NODES STACK_DATABASE STACK_REDIS STACK_PORT_BASE STACK_DB_TIME_ZONE STACK_MYSQLD \
       STACK_BROKER_PASSWORD STACK_DB_PASSWORD STACK_DB_ROOT_PASSWORD STACK_REDIS_PASSWORD STACK_COOKIE STACK_TOKEN; do
       printf '%s=%q\n' "$name" "${!name}"
     done >"$tmp"
@@ -103,6 +104,12 @@ ENV
     cat <<ENV
 export TEST_TLS_DIR='$(tls_dir)'
 export TEST_AMQPS_URL='amqps://$user:$STACK_BROKER_PASSWORD@127.0.0.1:$PORT_AMQPS/lapse'
+ENV
+  fi
+  if ((STACK_NODES > 1)); then
+    cat <<ENV
+export LAPSE__BROKER__ADDRESSES='$(rabbitmq_addresses)'
+export TEST_AMQP_ADDRESSES='$(rabbitmq_addresses)'
 ENV
   fi
   if redis_wanted; then

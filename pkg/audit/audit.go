@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -18,6 +19,8 @@ import (
 type Config struct {
 	DSN      string // of the database, in go-sql-driver's form
 	AMQPURL  string // with user, password and vhost
+	// Addresses (host:port) of a cluster's nodes, tried in turn instead of the URL's host. May be none.
+	Addresses []string
 	Exchange string // that the installation publishes its events to; it must exist
 	Queue    string // the audit's own; declared here, deleted by Close
 	// Sample is how often the clock is read, Watch how often rows are looked at for coupons that are unusable too
@@ -50,6 +53,7 @@ type Audit struct {
 	db    *sql.DB
 	clock clock
 	book  book
+	dials atomic.Uint64
 	stop  context.CancelFunc
 	loops sync.WaitGroup
 

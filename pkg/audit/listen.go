@@ -31,6 +31,9 @@ func (a *Audit) dial(ctx context.Context) (*amqp.Connection, error) {
 		Heartbeat:  heartbeat,
 		Properties: amqp.Table{"connection_name": "audit " + a.cfg.Queue},
 		Dial: func(network, addr string) (net.Conn, error) {
+			if n := uint64(len(a.cfg.Addresses)); n > 0 {
+				addr = a.cfg.Addresses[(a.dials.Add(1)-1)%n]
+			}
 			d := net.Dialer{Timeout: dialTimeout}
 			c, err := d.DialContext(ctx, network, addr)
 			if err != nil {

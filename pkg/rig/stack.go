@@ -25,9 +25,11 @@ import (
 const (
 	startStack  = `scripts/stack up; eval "$(scripts/stack env)"`
 	amqpOffset  = 672              // of AMQP from the stack's first port, see docs/stack.md
+	nodeOffset  = 30               // of each further node of a cluster from the one before
 	redisOffset = 379              // of Redis
 	askLimit    = 15 * time.Second // for one answer of a server
 	scriptLimit = 3 * time.Minute  // for one command of scripts/stack
+	upLimit     = 8 * time.Minute  // for one that starts everything: a cluster is formed one node after the other
 )
 
 // ErrForeign says that a server is not the one that this checkout's scripts/stack started.
@@ -44,6 +46,7 @@ type Stack struct {
 	DSN           secret.String // go-sql-driver form, database lapse, a user with rights on lapse and lapse_*
 	RootDSN       secret.String // the same server's root, without database
 	RedisURL      secret.String // empty: this stack has no Redis
+	Addresses     []string      // of AMQP (host:port), of each node of a cluster in their order; none: the broker is one node
 }
 
 // Versions is what the servers say they are, such as "RabbitMQ 3.10.8" and "MariaDB 10.11.19".
@@ -74,6 +77,9 @@ func LoadStack(lookup func(name string) (string, bool)) (Stack, error) {
 	}
 	redis, _ := lookup("TEST_REDIS_URL")
 	s.RedisURL = secret.New(redis)
+	if nodes, _ := lookup("TEST_AMQP_ADDRESSES"); nodes != "" {
+		s.Addresses = strings.Split(nodes, ",")
+	}
 	base := get("STACK_PORT_BASE")
 	if len(missing) > 0 {
 		return Stack{}, fmt.Errorf("not set: %s; run: %s", strings.Join(missing, ", "), startStack)
@@ -150,7 +156,7 @@ func (s Stack) Check(ctx context.Context) error {
 	if _, port, _ := net.SplitHostPort(amqp); port != strconv.Itoa(s.PortBase+amqpOffset) {
 		return fmt.Errorf("TEST_AMQP_URL: %s %w: its port would be %d", amqp, ErrForeign, s.PortBase+amqpOffset)
 	}
-	if err := s.checkRedis(); err != nil {
+	if err := errors.Join(s.checkNodes(), s.checkRedis()); err != nil {
 		return err
 	}
 	if root := addresses["STACK_MYSQL_ROOT_DSN"]; root != dsn {
@@ -161,6 +167,17 @@ func (s Stack) Check(ctx context.Context) error {
 	}
 	if err := s.checkDatabase(ctx); err != nil {
 		return fmt.Errorf("database at %s: %w", dsn, err)
+	}
+	return nil
+}
+
+// checkNodes ties the nodes of the environment, if there are several, to the same stack by their ports.
+func (s Stack) checkNodes() error {
+	for i, address := range s.Addresses {
+		_, port, _ := net.SplitHostPort(address)
+		if want := strconv.Itoa(s.PortBase + amqpOffset + i*nodeOffset); port != want || loopback(address) != nil {
+			return fmt.Errorf("TEST_AMQP_ADDRESSES: %s %w: node %d would be on loopback, at port %s", address, ErrForeign, i+1, want)
+		}
 	}
 	return nil
 }
@@ -304,7 +321,7 @@ func (s Stack) query(ctx context.Context, query string, into any) error {
 	return nil
 }
 
-// KillBroker ends the broker by SIGKILL.
+// KillBroker ends the broker by SIGKILL, all of its nodes.
 func (s Stack) KillBroker(ctx context.Context) error { return s.run(ctx, "kill", "rabbitmq") }
 
 // StopBroker stops the broker in good order.
@@ -339,14 +356,18 @@ func (s Stack) run(ctx context.Context, verb, server string) error {
 	return script(ctx, filepath.Dir(s.Dir), onPorts(s.PortBase), verb, server)
 }
 
-// BrokerCtl runs rabbitmqctl on the stack's node.
+// BrokerCtl runs rabbitmqctl on the stack's node, of a cluster on the first.
 func (s Stack) BrokerCtl(ctx context.Context, args ...string) error {
 	return script(ctx, filepath.Dir(s.Dir), onPorts(s.PortBase), append([]string{"rabbitmqctl"}, args...)...)
 }
 
 // script runs a checkout's scripts/stack with an environment.
 func script(ctx context.Context, checkout string, env []string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, scriptLimit)
+	limit := scriptLimit
+	if args[0] == "up" {
+		limit = upLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(checkout, "scripts", "stack"), args...)
 	cmd.Env = env

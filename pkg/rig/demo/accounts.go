@@ -63,6 +63,6 @@ func (p *place) asAccount(worker string, vars map[string]string) {
 	vars["LAPSE__DATABASE__USER"], vars["LAPSE__DATABASE__PASSWORD"] = a.Name, a.Password
 	if u, err := url.Parse(p.stack.AMQPURL.Reveal()); err == nil {
 		u.User = url.UserPassword(a.Name, a.Password)
-		vars["LAPSE__BROKER__URL"] = u.String()
+		vars[varURL] = u.String()
 	}
 }

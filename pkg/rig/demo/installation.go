@@ -105,8 +105,8 @@ func Install(ctx context.Context, cfg InstallationConfig) (*Installation, error)
 // Listen begins the audit, on the exchange that the workers publish their events to.
 func (i *Installation) Listen(ctx context.Context) (err error) {
 	i.audit, err = audit.Open(ctx, audit.Config{
-		DSN: i.place.dsn(), AMQPURL: i.place.stack.AMQPURL.Reveal(), Exchange: i.ladder.Events(), Queue: i.place.prefix + ".audit", Locks: true,
-		Hear: i.hear, Watch: unwatched,
+		DSN: i.place.dsn(), AMQPURL: i.place.stack.AMQPURL.Reveal(), Addresses: i.place.stack.Addresses, Exchange: i.ladder.Events(),
+		Queue: i.place.prefix + ".audit", Locks: true, Hear: i.hear, Watch: unwatched,
 	})
 	return err
 }

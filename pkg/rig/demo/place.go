@@ -34,6 +34,8 @@ const (
 	keptDatabase = "lapse_demo"
 	envFile      = "demo.env"
 	failedLogs   = "demo-failed"
+	varURL       = "LAPSE__BROKER__URL"
+	varAddresses = "LAPSE__BROKER__ADDRESSES"
 )
 
 // place is where a run happens: names, addresses, and how to make and remove what carries them.
@@ -86,12 +88,15 @@ func (p *place) env() map[string]string {
 	vars := map[string]string{
 		"LAPSE__INSTALLATION":           p.prefix,
 		"LAPSE__PREFIX":                 p.prefix,
-		"LAPSE__BROKER__URL":            p.stack.AMQPURL.Reveal(),
+		varURL:                          p.stack.AMQPURL.Reveal(),
 		"LAPSE__BROKER__MANAGEMENT_URL": p.stack.ManagementURL.Reveal(),
 		"LAPSE__DATABASE__ADDRESS":      p.mysql.Addr,
 		"LAPSE__DATABASE__USER":         p.mysql.User,
 		"LAPSE__DATABASE__PASSWORD":     p.mysql.Passwd,
 		"LAPSE__DATABASE__NAME":         p.database,
+	}
+	if len(p.stack.Addresses) > 0 {
+		vars[varAddresses] = strings.Join(p.stack.Addresses, ",")
 	}
 	if p.mechanism != "" {
 		vars["LAPSE__DELAY__MECHANISM"] = p.mechanism
@@ -125,6 +130,9 @@ func (p *place) program(bin, name string, more map[string]string) rig.Program {
 		vars["LAPSE__API__ADDRESS"] = "127.0.0.1:0"
 		vars["LAPSE__HEARTBEAT__ENABLED"] = "false" // every coupon of a run is the run's
 	}
+	if more[varURL] != "" {
+		delete(vars, varAddresses) // who is told another URL goes by it
+	}
 	maps.Copy(vars, more)
 	var env []string
 	for _, v := range os.Environ() {
@@ -149,7 +157,7 @@ func (p *place) ladder() (*ladder.Ladder, error) {
 
 func (p *place) client() (*broker.Client, error) {
 	c := broker.DefaultConfig()
-	c.URL, c.Name = p.stack.AMQPURL, p.prefix
+	c.URL, c.Addresses, c.Name = p.stack.AMQPURL, p.stack.Addresses, p.prefix
 	return broker.New(c, broker.Options{Role: "demo"})
 }
 

@@ -128,7 +128,7 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	r.audit, err = audit.Open(ctx, audit.Config{
-		DSN: r.place.dsn(), AMQPURL: r.cfg.Stack.AMQPURL.Reveal(),
+		DSN: r.place.dsn(), AMQPURL: r.cfg.Stack.AMQPURL.Reveal(), Addresses: r.cfg.Stack.Addresses,
 		Exchange: r.ladder.Events(), Queue: r.place.prefix + ".audit", Locks: r.cfg.Locks,
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ type ownStack struct {
 const ownClear = 3 * time.Minute
 
 // onOwnStack makes a stack, lets something be done on it, and removes it; after a failure its data and logs are kept.
-func (s *system) onOwnStack(ctx context.Context, own ownStack, view *stepView, do func(rig.Stack) error) error {
+func (s *system) onOwnStack(ctx context.Context, own ownStack, view interface{ Step(text string) }, do func(rig.Stack) error) error {
 	checkout, err := s.checkout()
 	if err != nil {
 		return err

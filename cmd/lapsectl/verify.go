@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 	"github.com/lapsehq/lapse/pkg/verify"
 )
@@ -19,6 +20,7 @@ type verifyCommand struct {
 	Backstops verifyBackstops `cmd:"" help:"Rebuild, sweep, planner, reconcile, archive, clock and status, on large tables: about 15 minutes, at full scale about an hour."`
 	Deploy    verifyDeploy    `cmd:"" help:"What watches the fleet and what is done to it: metrics, alerts, rolling restarts, upgrades, no broker, secrets: about 25 minutes."`
 	Notices   verifyNotices   `cmd:"" help:"Reminders and the notifier, with a mail server and providers that fail: about 10 minutes."`
+	Cluster   verifyCluster   `cmd:"" help:"The fleet on a broker of three nodes that are killed, parted, frozen and upgraded, on a stack of its own: about 15 minutes."`
 	Adoption  verifyAdoption  `cmd:"" help:"The way in: imports, observing and cutting over, on large tables: about 10 minutes, at full scale over an hour."`
 }
 
@@ -142,10 +144,19 @@ func (c *verifyFlags) run(ctx context.Context, s *system, verification func(veri
 	if err != nil {
 		return err
 	}
+	return c.on(s, stack, c.view(s), verification)
+}
+
+func (c *verifyFlags) view(s *system) *verifyView {
 	view := &verifyView{out: s.stdout, terminal: s.terminal(), start: time.Now(), now: time.Now}
 	if c.JSON == "-" {
 		view.out, view.terminal = s.stderr, false
 	}
+	return view
+}
+
+// on runs a verification on a stack, and prints what was found.
+func (c *verifyFlags) on(s *system, stack rig.Stack, view *verifyView, verification func(verify.Config) (verify.Result, error)) error {
 	result, err := verification(verify.Config{Stack: stack, Bin: s.bin(), Seed: c.Seed, Only: c.Only, Commit: commit(), View: view})
 	if err != nil && len(result.Checks) == 0 && len(result.Errors) == 0 {
 		return err

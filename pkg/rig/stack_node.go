@@ -2,9 +2,26 @@ package rig
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	"regexp"
 	"strconv"
 )
+
+var nodeName = regexp.MustCompile(`^lapse-\d+(?:-(\d))?@localhost$`)
+
+// NodeNumber is the number of the node that RabbitMQ knows by this name.
+func NodeNumber(name string) (int, error) {
+	parts := nodeName.FindStringSubmatch(name)
+	switch {
+	case parts == nil:
+		return 0, fmt.Errorf("%q is no node of a stack", name)
+	case parts[1] == "":
+		return 1, nil
+	default:
+		return strconv.Atoi(parts[1])
+	}
+}
 
 // Nodes is how many nodes the broker has. They are counted from 1.
 func (s Stack) Nodes() int { return max(1, len(s.Addresses)) }

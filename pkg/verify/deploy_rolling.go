@@ -100,7 +100,7 @@ func (w *deploy) rolling(ctx context.Context, t *tally) error {
 		if err != nil {
 			return err
 		}
-		f, err := s.feeding(ctx, template, w.size.coupons)
+		f, err := s.feeding(ctx, template, w.size.coupons, false)
 		if err != nil {
 			return err
 		}
@@ -218,7 +218,8 @@ func (r *roll) complaints() (faults, warnings int, err error) {
 type feed struct {
 	s        *shop
 	template uint64
-	each     int // grants of an event, ten events a second
+	each     int  // grants of an event, ten events a second
+	patient  bool // what the broker refuses or returns is sent again, too: its queues may be without a leader
 	out      *broker.Publisher
 	end      context.CancelFunc
 	done     chan error
@@ -230,8 +231,8 @@ type feed struct {
 	over  time.Time
 }
 
-func (s *shop) feeding(ctx context.Context, template string, perSecond int) (*feed, error) {
-	f := &feed{s: s, each: max(1, perSecond/int(time.Second/feedEvery)), done: make(chan error, 1), began: time.Now()}
+func (s *shop) feeding(ctx context.Context, template string, perSecond int, patient bool) (*feed, error) {
+	f := &feed{s: s, each: max(1, perSecond/int(time.Second/feedEvery)), patient: patient, done: make(chan error, 1), began: time.Now()}
 	if _, err := fmt.Sscan(template, &f.template); err != nil {
 		return nil, fmt.Errorf("a template's id: %w", err)
 	}
@@ -288,6 +289,10 @@ func (f *feed) ask(ctx context.Context, n int) error {
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case f.patient && (errors.Is(err, broker.ErrNacked) || errors.Is(err, broker.ErrReturned)):
+			if err := lifecycle.Sleep(ctx, feedEvery); err != nil {
+				return err
+			}
 		case !errors.Is(err, broker.ErrUnknown) && !errors.Is(err, broker.ErrNotSent):
 			return fmt.Errorf("asking for coupons: %w", err)
 		}

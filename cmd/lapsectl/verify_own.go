@@ -20,7 +20,7 @@ type ownFlags struct {
 	KeepStack bool `help:"Stop that stack in the end, and leave its data and logs, as a failure does."`
 }
 
-const ownStackHelp = `It makes a stack of its own beside this checkout's (.stack/verify, ports from --port-base on), and removes it. `
+const ownStackHelp = `It makes a stack of its own beside this checkout's (.stack/verify-…, ports from --port-base on), and removes it. `
 
 // Help tells of the sections and the exit codes.
 func (c *verifyCluster) Help() string {
@@ -29,12 +29,12 @@ func (c *verifyCluster) Help() string {
 
 // Run verifies the fleet on a cluster and prints what was found.
 func (c *verifyCluster) Run(ctx context.Context, s *system) error {
-	return c.own(ctx, s, &c.verifyFlags, func(cfg verify.Config) (verify.Result, error) { return verify.Cluster(ctx, cfg, c.Scale) }, "--nodes", "3")
+	return c.own(ctx, s, &c.verifyFlags, "cluster", func(cfg verify.Config) (verify.Result, error) { return verify.Cluster(ctx, cfg, c.Scale) }, "--nodes", "3")
 }
 
 // own runs a verification on a stack of its own, made with these options of scripts/stack up.
-func (o ownFlags) own(ctx context.Context, s *system, c *verifyFlags, verification func(verify.Config) (verify.Result, error), options ...string) error {
+func (o ownFlags) own(ctx context.Context, s *system, c *verifyFlags, name string, verification func(verify.Config) (verify.Result, error), options ...string) error {
 	view := c.view(s)
-	own := ownStack{name: "verify", portBase: o.PortBase, keep: o.KeepStack, options: options}
+	own := ownStack{name: "verify-" + name, portBase: o.PortBase, keep: o.KeepStack, options: options}
 	return s.onOwnStack(ctx, own, view, func(stack rig.Stack) error { return c.on(s, stack, view, verification) })
 }

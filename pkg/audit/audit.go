@@ -17,12 +17,12 @@ import (
 
 // Config says what to audit.
 type Config struct {
-	DSN      string // of the database, in go-sql-driver's form
-	AMQPURL  string // with user, password and vhost
+	DSN     string // of the database, in go-sql-driver's form
+	AMQPURL string // with user, password and vhost
 	// Addresses (host:port) of a cluster's nodes, tried in turn instead of the URL's host. May be none.
 	Addresses []string
-	Exchange string // that the installation publishes its events to; it must exist
-	Queue    string // the audit's own; declared here, deleted by Close
+	Exchange  string // that the installation publishes its events to; it must exist
+	Queue     string // the audit's own; declared here, deleted by Close
 	// Sample is how often the clock is read, Watch how often rows are looked at for coupons that are unusable too
 	// early. Defaults 50ms and 250ms.
 	Sample, Watch time.Duration

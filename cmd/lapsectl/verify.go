@@ -21,6 +21,8 @@ type verifyCommand struct {
 	Deploy    verifyDeploy    `cmd:"" help:"What watches the fleet and what is done to it: metrics, alerts, rolling restarts, upgrades, no broker, secrets: about 25 minutes."`
 	Notices   verifyNotices   `cmd:"" help:"Reminders and the notifier, with a mail server and providers that fail: about 10 minutes."`
 	Cluster   verifyCluster   `cmd:"" help:"The fleet on a broker of three nodes that are killed, parted, frozen and upgraded, on a stack of its own: about 15 minutes."`
+	Overload  verifyOverload  `cmd:"" help:"Ten times as much as the machine can do is asked for, on a stack of its own: about 8 minutes, at full scale half an hour."`
+	Soak      verifySoak      `cmd:"" help:"Half of what the machine can do, for long, on a stack of its own: nothing grows."`
 	Adoption  verifyAdoption  `cmd:"" help:"The way in: imports, observing and cutting over, on large tables: about 10 minutes, at full scale over an hour."`
 }
 

@@ -306,6 +306,11 @@ func (s Stack) manage(ctx context.Context, path string, into any) error {
 	return nil
 }
 
+// Get reads one JSON answer of the broker's management API.
+func (s Stack) Get(ctx context.Context, path string, into any) error {
+	return s.manage(ctx, path, into)
+}
+
 // query reads one value over a connection of its own.
 func (s Stack) query(ctx context.Context, query string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)

@@ -3,6 +3,7 @@ package rig
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -38,6 +39,35 @@ func (s Stack) ServerUsage(server string) (u Usage, here bool, err error) {
 	}
 	u, err = usageOf(pid)
 	return u, true, err
+}
+
+// BrokerDisk is how many bytes the broker's nodes have on disk; 0 where they are not directories of the stack's.
+func (s Stack) BrokerDisk() (bytes int64, err error) {
+	dirs, err := filepath.Glob(filepath.Join(s.Dir, "rabbitmq*", "mnesia"))
+	if err != nil {
+		return 0, fmt.Errorf("the broker's disk: %w", err)
+	}
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+			var info fs.FileInfo
+			if err == nil {
+				info, err = entry.Info()
+			}
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // it comes and goes while we look
+				return nil
+			case err != nil:
+				return err
+			case info.Mode().IsRegular():
+				bytes += info.Size()
+			}
+			return nil
+		})
+		if err != nil {
+			return 0, fmt.Errorf("the broker's disk: %w", err)
+		}
+	}
+	return bytes, nil
 }
 
 func usageOf(pid int) (Usage, error) {

@@ -40,6 +40,7 @@ type opening struct {
 	env    func(worker string) map[string]string
 	logs   string            // added to the name of a failed section's logs
 	hear   func(audit.Event) // every event, besides the shop's own ears; nil: nobody
+	deaf   bool              // nobody listens: for more coupons than ears can keep. Now is then this process's clock
 	// password is what a worker's accounts in both servers have; nil: by chance
 	password func(worker string) string
 }
@@ -60,7 +61,7 @@ func (w *checkout) open(ctx context.Context, t *tally, o opening, do func(ctx co
 	}
 	w.cfg.View.Step("a database, queues, publisher and expirer")
 	s.Installation, err = demo.Install(ctx, demo.InstallationConfig{
-		Stack: w.cfg.Stack, Bin: w.cfg.Bin, Ladder: o.ladder, Password: o.password,
+		Stack: w.cfg.Stack, Bin: w.cfg.Bin, Ladder: o.ladder, Password: o.password, Deaf: o.deaf,
 		Hear: func(e audit.Event) {
 			s.ears.hear(e)
 			if o.hear != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
@@ -287,7 +288,11 @@ func (w *walk) beyondTheTop(ctx context.Context, t *tally) error {
 
 // metric asks a worker for one number.
 func metric(ctx context.Context, s *demo.Stage, worker, name string) (int, error) {
-	ports, err := s.Fleet().Ports(worker)
+	return metricOf(ctx, s.Fleet(), worker, name)
+}
+
+func metricOf(ctx context.Context, fleet *rig.Fleet, worker, name string) (int, error) {
+	ports, err := fleet.Ports(worker)
 	if err != nil {
 		return 0, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,40 @@ func (c *chaosCommand) Run(ctx context.Context, s *system) error {
 		view.out = s.stderr
 	}
 	own := ownStack{name: "chaos", portBase: c.PortBase, keep: c.KeepStack}
-	return s.onOwnStack(ctx, own, view, func(stack rig.Stack) error { return c.all(ctx, s, view, stack, runs) })
+	if slices.ContainsFunc(runs, chaos.Config.NeedsCluster) {
+		own.name, own.options = "chaos-cluster", []string{"--nodes", "3"}
+	}
+	return s.onOwnStack(ctx, own, view, func(stack rig.Stack) error {
+		shifted, remove, err := c.shifted(ctx, s, view, runs)
+		if err != nil {
+			return err
+		}
+		for i := range runs {
+			runs[i].Shifted = shifted
+		}
+		return errors.Join(c.all(ctx, s, view, stack, runs), remove())
+	})
+}
+
+// shifted builds the workers whose clock can be another one, if a run needs them.
+func (c *chaosCommand) shifted(ctx context.Context, s *system, view *stepView, runs []chaos.Config) (dir string, remove func() error, err error) {
+	if !slices.ContainsFunc(runs, chaos.Config.NeedsShifted) {
+		return "", func() error { return nil }, nil
+	}
+	checkout, err := s.checkout()
+	if err != nil {
+		return "", nil, err
+	}
+	view.Step("workers whose clock can be another one are built; that takes minutes")
+	if dir, err = os.MkdirTemp("", "lapse-shifted-"); err != nil {
+		return "", nil, fmt.Errorf("a place for the workers: %w", err)
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	err = rig.BuildShifted(ctx, checkout, dir, "./cmd/publisher", "./cmd/expirer", "./cmd/notifier")
+	if err != nil {
+		return "", nil, errors.Join(err, remove())
+	}
+	return dir, remove, nil
 }
 
 // runs are those of the command line, and those of the file.

@@ -19,6 +19,7 @@ type Config struct {
 	Coupons  int           // granted in all
 	For      time.Duration // of the load and the faults
 	Faults   []string      // names of faults or groups; none: all of them
+	Shifted  string        // directory of the workers of rig.BuildShifted, if NeedsShifted
 	Sabotage string        // "" or what to damage before the judge looks: see Sabotages
 	Commit   string        // that the binaries were built from
 	View     View
@@ -58,6 +59,16 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("sabotage: must be of %s, got %q", strings.Join(Sabotages(), ", "), c.Sabotage))
 	}
 	return errors.Join(errs...)
+}
+
+// NeedsCluster says whether a fault needs a broker of three nodes.
+func (c Config) NeedsCluster() bool { return c.needs(GroupCluster) }
+
+// NeedsShifted says whether a fault needs workers whose clock can be another one.
+func (c Config) NeedsShifted() bool { return c.needs(GroupClock) }
+
+func (c Config) needs(group string) bool {
+	return slices.ContainsFunc(choose(c.Faults), func(f Fault) bool { return f.group == group })
 }
 
 // Result is what came of a run.

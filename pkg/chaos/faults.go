@@ -22,6 +22,7 @@ type Fault struct {
 	Name string
 	What string // it does, for people
 
+	group       string // strikes only if it is named, by itself or as one of this group: it needs what not every run has
 	lane        lane
 	targets     []string // "" if there is nothing to choose
 	least, most time.Duration
@@ -83,6 +84,11 @@ func Faults() []Fault {
 			Name: "consumer-cancel", What: "a due queue is deleted under its consumers, with what it holds", lane: laneServers, least: s, most: 2 * s, takes: 4 * s,
 			inject: consumerCancel,
 		},
+		{Name: "node-kill", What: "SIGKILL of one of RabbitMQ's three nodes, which is started again", group: GroupCluster, lane: laneServers, targets: nodes(), least: 2 * s, most: 8 * s, takes: 6 * s, inject: nodeKill},
+		{Name: "node-part", What: "a node is cut off from the two others, and pauses as a minority", group: GroupCluster, lane: laneServers, targets: nodes(), least: 6 * s, most: 15 * s, takes: 6 * s, inject: nodePart},
+		{Name: "node-freeze", What: "SIGSTOP of a node", group: GroupCluster, lane: laneServers, targets: nodes(), least: 5 * s, most: 20 * s, takes: 2 * s, inject: nodeFreeze},
+		{Name: "leader-change", What: "a node is drained: its leaders and clients go to the others", group: GroupCluster, lane: laneServers, targets: nodes(), least: 3 * s, most: 8 * s, takes: 4 * s, inject: leaderChange},
+		{Name: "clock", What: "a worker is started with a clock that is an hour ahead, or behind", group: GroupClock, lane: laneWorkers, targets: workers(), least: 6 * s, most: 15 * s, takes: 2 * s, inject: clockShift},
 		{Name: "cut", What: "every connection of a link is reset, again and again", lane: laneNetwork, targets: links(), least: s, most: 4 * s, inject: cutLink},
 		{Name: "half-open", What: "a link stays up and lets no byte pass", lane: laneNetwork, targets: links(), least: 6 * s, most: pauseFor, inject: halfOpen},
 		{Name: "refuse", What: "a link is cut and takes no connection", lane: laneNetwork, targets: links(), least: 3 * s, most: 8 * s, inject: refuseLink},
@@ -108,14 +114,23 @@ func Names() []string {
 	return names
 }
 
-// Groups of faults, which can be named instead of each of them.
+// Groups that strike only if they are named.
+const (
+	GroupCluster = "cluster" // needs a broker of three nodes
+	GroupClock   = "clock"   // needs workers whose clock can be another one: rig.BuildShifted
+)
+
+// Groups of faults, which can be named instead of each of them. All are those that need nothing.
 func Groups() []string {
-	return []string{"all", string(laneWorkers), string(lanePauses), string(laneServers), string(laneNetwork), string(laneTraffic)}
+	return []string{"all", string(laneWorkers), string(lanePauses), string(laneServers), string(laneNetwork), string(laneTraffic), GroupCluster, GroupClock}
 }
 
 // choose gives those that are named, by themselves or by their group; no name: all.
 func choose(names []string) []Fault {
 	return slices.DeleteFunc(Faults(), func(f Fault) bool {
+		if f.group != "" {
+			return !slices.Contains(names, f.Name) && !slices.Contains(names, f.group)
+		}
 		return len(names) > 0 && !slices.Contains(names, "all") && !slices.Contains(names, f.Name) && !slices.Contains(names, string(f.lane))
 	})
 }

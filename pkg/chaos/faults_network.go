@@ -27,7 +27,7 @@ func cutLink(ctx context.Context, s *site, k Strike) (func(context.Context) erro
 	p, rng := s.proxies[k.Target], k.rng()
 	return beside(ctx, func(ctx context.Context) {
 		for ctx.Err() == nil {
-			p.Cut()
+			p.cut()
 			_ = lifecycle.Sleep(ctx, drawn(rng, 100*time.Millisecond, time.Second)) // ctx tells
 		}
 	}), "", nil
@@ -35,26 +35,26 @@ func cutLink(ctx context.Context, s *site, k Strike) (func(context.Context) erro
 
 func halfOpen(_ context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
 	p := s.proxies[k.Target]
-	p.Pause()
-	return func(context.Context) error { p.Resume(); return nil }, "", nil
+	p.pause()
+	return func(context.Context) error { p.resume(); return nil }, "", nil
 }
 
 func refuseLink(_ context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
 	p := s.proxies[k.Target]
-	p.Refuse(true)
-	p.Cut()
-	return func(context.Context) error { p.Refuse(false); return nil }, "", nil
+	p.refuse(true)
+	p.cut()
+	return func(context.Context) error { p.refuse(false); return nil }, "", nil
 }
 
 func delayLink(_ context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
 	p, d := s.proxies[k.Target], drawn(k.rng(), 50*time.Millisecond, 400*time.Millisecond)
-	p.Delay(d)
-	return func(context.Context) error { p.Delay(0); return nil }, d.String(), nil
+	p.delay(d)
+	return func(context.Context) error { p.delay(0); return nil }, d.String(), nil
 }
 
 func narrowLink(_ context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
 	const least, most = 8 << 10, 64 << 10
 	p := s.proxies[k.Target]
-	p.Bandwidth(least + k.rng().IntN(most-least))
-	return func(context.Context) error { p.Bandwidth(0); return nil }, "", nil
+	p.bandwidth(least + k.rng().IntN(most-least))
+	return func(context.Context) error { p.bandwidth(0); return nil }, "", nil
 }

@@ -76,7 +76,7 @@ func brokerLimit(ctx context.Context, s *site, k Strike) (func(context.Context) 
 	if err := s.stack.Put(ctx, path, map[string]int{"value": 1}); err != nil {
 		return undo, "", err
 	}
-	n := s.proxies[k.Target+"/broker"].Cut()
+	n := s.proxies[k.Target+"/broker"].cut()
 	return undo, fmt.Sprintf("%d connections cut", n), nil
 }
 
@@ -96,7 +96,7 @@ func databaseLimit(ctx context.Context, s *site, k Strike) (func(context.Context
 	if err := set(ctx, least); err != nil {
 		return undo, "", err
 	}
-	n := s.proxies[k.Target+"/database"].Cut()
+	n := s.proxies[k.Target+"/database"].cut()
 	return undo, fmt.Sprintf("%d connections cut", n), nil
 }
 

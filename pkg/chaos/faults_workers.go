@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lapsehq/lapse/pkg/lifecycle"
+	"github.com/lapsehq/lapse/pkg/rig"
 )
 
 func kill(ctx context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
@@ -37,22 +38,28 @@ func term(ctx context.Context, s *site, k Strike) (func(context.Context) error, 
 
 // logFull: whatever is written to /dev/full fails as on a full disk.
 func logFull(ctx context.Context, s *site, k Strike) (func(context.Context) error, string, error) {
-	normal, err := s.fleet().Program(k.Target)
+	return s.startedAs(ctx, k.Target, func(p rig.Program) rig.Program {
+		p.Log = "/dev/full"
+		return p
+	})
+}
+
+// startedAs kills a worker and starts it in another way, until that is undone.
+func (s *site) startedAs(ctx context.Context, worker string, change func(rig.Program) rig.Program) (func(context.Context) error, string, error) {
+	normal, err := s.fleet().Program(worker)
 	if err != nil {
 		return nil, "", err
 	}
-	full := normal
-	full.Log = "/dev/full"
 	again := func(ctx context.Context) error {
-		s.away(k.Target, true)
-		if s.fleet().Running(k.Target) {
-			if err := s.fleet().Kill(k.Target); err != nil {
+		s.away(worker, true)
+		if s.fleet().Running(worker) {
+			if err := s.fleet().Kill(worker); err != nil {
 				return err
 			}
 		}
-		return s.back(ctx, k.Target)
+		return s.back(ctx, worker)
 	}
-	s.fleet().Add(full)
+	s.fleet().Add(change(normal))
 	undo := func(ctx context.Context) error {
 		s.fleet().Add(normal)
 		return again(ctx)
@@ -123,7 +130,7 @@ func pauseInTransaction(ctx context.Context, s *site, k Strike) (func(context.Co
 
 // holdsRows reports whether a worker has a transaction open that holds rows.
 func (s *site) holdsRows(ctx context.Context, worker string) (bool, error) {
-	ports := s.proxies[worker+"/database"].Ports()
+	ports := s.proxies[worker+"/database"].ports()
 	ask, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	rows, err := s.root.QueryContext(ask, inTransaction)
@@ -163,7 +170,7 @@ func consumerTimeout(ctx context.Context, s *site, k Strike) (func(context.Conte
 	undo := func(ctx context.Context) error {
 		return errors.Join(s.resume(k.Target)(ctx), s.whileUp(ctx, func() error { return set(usual, usualTick) }))
 	}
-	s.proxies[k.Target+"/broker"].Cut()
+	s.proxies[k.Target+"/broker"].cut()
 	_ = lifecycle.Sleep(ctx, 2*time.Second)
 	if s.fleet().Pause(k.Target) != nil {
 		return undo, "is not running", nil

@@ -45,7 +45,7 @@ func (s *site) prepare(ctx context.Context, coupons int) (*load, error) {
 	s.aim()
 	for _, w := range []string{"publisher-1", "publisher-2"} {
 		api, err := client.New(client.Config{
-			URL: "http://" + s.proxies[w+"/api"].Addr(), Token: s.token, Actor: "chaos", Attempts: 1, Timeout: apiAttempt,
+			URL: "http://" + s.proxies[w+"/api"].addr(), Token: s.token, Actor: "chaos", Attempts: 1, Timeout: apiAttempt,
 			Transport: &http.Transport{MaxConnsPerHost: callers, MaxIdleConnsPerHost: callers, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: apiAttempt},
 		})
 		if err != nil {

@@ -40,6 +40,9 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 	if err := cfg.Validate(); err != nil {
 		return result, err
 	}
+	if cfg.NeedsCluster() && cfg.Stack.Nodes() < clusterNodes {
+		return result, errNoNodes
+	}
 	r := &run{cfg: cfg, result: &result}
 	cfg.View.Step(fmt.Sprintf("seed %d: %d coupons, %s", cfg.Seed, cfg.Coupons, cfg.For))
 	prepare, cancel := context.WithTimeout(ctx, prepareLimit)

@@ -33,7 +33,7 @@ func TestEveryFaultStrikesEverybody(t *testing.T) {
 	t.Parallel()
 	struck := make(map[string]map[string]bool)
 	for seed := range uint64(20) {
-		for _, k := range chaos.Schedule(seed, chaos.DefaultFor, nil) {
+		for _, k := range chaos.Schedule(seed, chaos.DefaultFor, []string{"all", chaos.GroupCluster, chaos.GroupClock}) {
 			if struck[k.Fault] == nil {
 				struck[k.Fault] = make(map[string]bool)
 			}
@@ -55,6 +55,24 @@ func TestOnlyWhatWasNamedStrikes(t *testing.T) {
 		require.Contains(t, []string{"kill", "cut", "half-open", "refuse", "delay", "bandwidth"}, k.Fault)
 	}
 	require.Empty(t, chaos.Schedule(7, time.Minute, []string{chaos.None}))
+	for _, group := range []string{chaos.GroupCluster, chaos.GroupClock} {
+		require.NotEmpty(t, chaos.Schedule(7, time.Minute, []string{group}))
+	}
+}
+
+// What needs a cluster, or workers of another build, strikes nobody who did not ask for it: the seeds of old strike as they did.
+func TestSomeFaultsMustBeNamed(t *testing.T) {
+	t.Parallel()
+	for _, names := range [][]string{nil, {"all"}, {"servers", "workers"}} {
+		for _, k := range chaos.Schedule(7, 5*time.Minute, names) {
+			require.NotContains(t, []string{"node-kill", "node-part", "node-freeze", "leader-change", "clock"}, k.Fault)
+		}
+		c := chaos.Config{Faults: names}
+		require.False(t, c.NeedsCluster() || c.NeedsShifted())
+	}
+	require.True(t, chaos.Config{Faults: []string{"all", "node-kill"}}.NeedsCluster())
+	require.True(t, chaos.Config{Faults: []string{"clock"}}.NeedsShifted())
+	require.Equal(t, chaos.Schedule(7, time.Minute, nil), chaos.Schedule(7, time.Minute, []string{"all"}))
 }
 
 func TestConfigNamesEveryFault(t *testing.T) {

@@ -32,9 +32,9 @@ type site struct {
 	cfg          Config
 	stack        rig.Stack
 	installation *demo.Installation
-	proxies      map[string]*rig.Proxy // by link
-	root         *sql.DB               // as the database's root
-	db           *sql.DB               // of the installation's database
+	proxies      map[string]line // by link
+	root         *sql.DB         // as the database's root
+	db           *sql.DB         // of the installation's database
 	publisher    *broker.Publisher
 	mail         *receive.Mail
 	sms          *receive.Gateway
@@ -82,7 +82,7 @@ const (
 
 // open makes the site. close must be called whatever it returns.
 func open(ctx context.Context, cfg Config) (s *site, err error) {
-	s = &site{cfg: cfg, stack: cfg.Stack, proxies: make(map[string]*rig.Proxy), ears: newEars(), out: make(map[string]bool), ready: make(map[string]string)}
+	s = &site{cfg: cfg, stack: cfg.Stack, proxies: make(map[string]line), ears: newEars(), out: make(map[string]bool), ready: make(map[string]string)}
 	if s.token, err = secretToken(); err != nil {
 		return s, err
 	}
@@ -193,15 +193,20 @@ func (s *site) proxy() error {
 	if err != nil {
 		return errors.New("TEST_MYSQL_DSN is malformed")
 	}
-	targets := map[string]string{"broker": u.Host, "database": c.Addr, "api": "127.0.0.1:1"}
+	targets := map[string][]string{"broker": {u.Host}, "database": {c.Addr}, "api": {"127.0.0.1:1"}}
+	if s.stack.Nodes() > 1 {
+		targets["broker"] = s.stack.Addresses
+	}
 	for _, link := range links() {
 		_, to, _ := strings.Cut(link, "/")
-		p, err := rig.NewProxy(targets[to])
-		if err != nil {
-			return err
+		for _, target := range targets[to] {
+			p, err := rig.NewProxy(target)
+			if err != nil {
+				return err
+			}
+			s.proxies[link] = append(s.proxies[link], p)
+			s.closers = append(s.closers, func(context.Context) error { return p.Close() })
 		}
-		s.proxies[link] = p
-		s.closers = append(s.closers, func(context.Context) error { return p.Close() })
 	}
 	return nil
 }
@@ -209,8 +214,8 @@ func (s *site) proxy() error {
 // aim points the API's proxies to where the publishers listen now, as a service's name would.
 func (s *site) aim() {
 	for _, w := range workers() {
-		p := s.proxies[w+"/api"]
-		if p == nil {
+		l := s.proxies[w+"/api"]
+		if l == nil {
 			continue
 		}
 		ports, err := s.fleet().Ports(w)
@@ -223,7 +228,7 @@ func (s *site) aim() {
 		s.ready[w] = addr
 		s.mu.Unlock()
 		if !same {
-			p.Aim(addr)
+			l.each(func(p *rig.Proxy) { p.Aim(addr) })
 		}
 	}
 }
@@ -257,10 +262,10 @@ func (s *site) env(worker, ca string) map[string]string {
 	vars := map[string]string{
 		"LAPSE__LOG__LEVEL":        "warn",
 		"LAPSE__LADDER__LEVELS":    levelsText(),
-		"LAPSE__BROKER__ADDRESSES": s.proxies[worker+"/broker"].Addr(),
+		"LAPSE__BROKER__ADDRESSES": s.proxies[worker+"/broker"].addr(),
 		"LAPSE__BROKER__HEARTBEAT": "5s",
 		"LAPSE__BROKER__NAME":      worker,
-		"LAPSE__DATABASE__ADDRESS": s.proxies[worker+"/database"].Addr(),
+		"LAPSE__DATABASE__ADDRESS": s.proxies[worker+"/database"].addr(),
 	}
 	for i, w := range workers() {
 		if w == worker {

@@ -28,6 +28,9 @@ type Config struct {
 	// ManagementURL (http://user:password@host:port) lets Verify look at
 	// bindings and policies, which AMQP does not show. Default empty: unseen.
 	ManagementURL secret.String `koanf:"management_url"`
+	// ManagementAddresses (host:port) are tried in turn instead of the management URL's host, so that a node that is down does not
+	// keep a worker from starting. Over TLS the certificate must be good for the URL's host. Default none.
+	ManagementAddresses []string `koanf:"management_addresses"`
 	// Name of this pod in connection names and consumer tags. Default: the
 	// host's name.
 	Name string `koanf:"name"`
@@ -101,9 +104,11 @@ func (c Config) Validate() error {
 			bad("management_url: must be http(s)://user:password@host:port")
 		}
 	}
-	for _, a := range c.Addresses {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			bad("addresses: must be host:port, got %q", a)
+	for name, addresses := range map[string][]string{"addresses": c.Addresses, "management_addresses": c.ManagementAddresses} {
+		for _, a := range addresses {
+			if _, _, err := net.SplitHostPort(a); err != nil {
+				bad("%s: must be host:port, got %q", name, a)
+			}
 		}
 	}
 	between := func(name string, d, low, high time.Duration) {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -169,14 +170,6 @@ func (c *Client) manage(ctx context.Context, path string, into any) error {
 	}
 	user := base.User
 	base.User = nil // or errors would show the password
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base.String(), "/")+path, nil)
-	if err != nil {
-		return err
-	}
-	if user != nil {
-		password, _ := user.Password()
-		req.SetBasicAuth(user.Username(), password)
-	}
 	transport := &http.Transport{DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
 	if base.Scheme == "https" {
@@ -184,17 +177,45 @@ func (c *Client) manage(ctx context.Context, path string, into any) error {
 			return fmt.Errorf("tls.%w", err)
 		}
 	}
+	hosts := c.cfg.ManagementAddresses
+	if len(hosts) == 0 {
+		hosts = []string{base.Host}
+	}
+	var away []error
+	for _, host := range hosts {
+		base.Host = host
+		at, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout/time.Duration(len(hosts)))
+		reached, err := get(at, transport, base, user, path, into)
+		cancel()
+		if reached || err == nil {
+			return err
+		}
+		away = append(away, err)
+	}
+	return errors.Join(away...)
+}
+
+// get reads one answer. reached is false if nobody was there to give it.
+func get(ctx context.Context, transport *http.Transport, base *url.URL, user *url.Userinfo, path string, into any) (reached bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base.String(), "/")+path, nil)
+	if err != nil {
+		return true, err
+	}
+	if user != nil {
+		password, _ := user.Password()
+		req.SetBasicAuth(user.Username(), password)
+	}
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized:
-		return fmt.Errorf("the management API refuses the user of management_url, its password, or its lack of a tag: GET %s: %s", path, res.Status)
+		return true, fmt.Errorf("the management API refuses the user of management_url, its password, or its lack of a tag: GET %s: %s", path, res.Status)
 	default:
-		return fmt.Errorf("GET %s: %s", path, res.Status)
+		return true, fmt.Errorf("GET %s: %s", path, res.Status)
 	}
-	return json.NewDecoder(io.LimitReader(res.Body, maxManagementAnswer)).Decode(into)
+	return true, json.NewDecoder(io.LimitReader(res.Body, maxManagementAnswer)).Decode(into)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/rig"
+	"github.com/lapsehq/lapse/pkg/secret"
 )
 
 func ackAll(batch []broker.Delivery) []broker.Outcome {
@@ -37,6 +40,45 @@ func (e *env) consume(c *broker.Client, p *broker.Publisher, h broker.Handler, c
 	k, err := c.NewConsumer(o)
 	require.NoError(e, err)
 	return k, e.run(k.Run)
+}
+
+// Of a cluster's nodes one may be down from the start, and another one go later.
+func TestADeadNodeIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	first, cfg := e.proxied()
+	second, _ := e.proxied()
+	cfg.Addresses = []string{"127.0.0.1:1", first.Addr(), second.Addr()}
+	p := e.publisher(e.client(cfg))
+	k, _ := e.consume(e.client(cfg), nil, func(_ context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
+		return ackAll(batch), nil
+	})
+	e.eventually("the consumer passes by the dead node", k.Subscribed)
+	for i, gone := range []*rig.Proxy{first, second, first} {
+		gone.Refuse(true)
+		gone.Cut()
+		e.eventually("publishing goes on at another node", func() bool {
+			return p.Publish(e.ctx(), []broker.Message{e.due(fmt.Sprintf("m%d", i))})[0] == nil
+		})
+		e.eventually("consuming, too", func() bool { return k.Subscribed() && e.depth(e.ladder.DueExact()) == 0 })
+		gone.Refuse(false)
+	}
+}
+
+// A management API that is away does not keep anybody from asking the next one; what one answers is an answer.
+func TestTheNextManagementAddressIsAsked(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	u, err := url.Parse(e.cfg.ManagementURL.Reveal())
+	require.NoError(t, err)
+	cfg := e.cfg
+	cfg.ManagementAddresses = []string{"127.0.0.1:1", u.Host}
+	require.NoError(t, e.client(cfg).CheckPolicies(e.ctx(), e.plan))
+	cfg.ManagementAddresses = []string{"127.0.0.1:1", "127.0.0.1:2"}
+	require.ErrorContains(t, e.client(cfg).CheckPolicies(e.ctx(), e.plan), "refused")
+	u.User = url.UserPassword("nobody", "nothing")
+	cfg.ManagementURL, cfg.ManagementAddresses = secret.New(u.String()), []string{u.Host, u.Host}
+	require.ErrorContains(t, e.client(cfg).CheckPolicies(e.ctx(), e.plan), "the management API refuses the user")
 }
 
 // Over a reconnect an old delivery tag may mean another message. The ack must

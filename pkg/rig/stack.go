@@ -23,13 +23,14 @@ import (
 )
 
 const (
-	startStack  = `scripts/stack up; eval "$(scripts/stack env)"`
-	amqpOffset  = 672              // of AMQP from the stack's first port, see docs/stack.md
-	nodeOffset  = 30               // of each further node of a cluster from the one before
-	redisOffset = 379              // of Redis
-	askLimit    = 15 * time.Second // for one answer of a server
-	scriptLimit = 3 * time.Minute  // for one command of scripts/stack
-	upLimit     = 8 * time.Minute  // for one that starts everything: a cluster is formed one node after the other
+	startStack       = `scripts/stack up; eval "$(scripts/stack env)"`
+	amqpOffset       = 672              // of AMQP from the stack's first port, see docs/stack.md
+	managementOffset = 673              // of the management API
+	nodeOffset       = 30               // of each further node of a cluster from the one before
+	redisOffset      = 379              // of Redis
+	askLimit         = 15 * time.Second // for one answer of a server
+	scriptLimit      = 3 * time.Minute  // for one command of scripts/stack
+	upLimit          = 8 * time.Minute  // for one that starts everything: a cluster is formed one node after the other
 )
 
 // ErrForeign says that a server is not the one that this checkout's scripts/stack started.

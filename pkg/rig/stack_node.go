@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"net"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -25,6 +26,15 @@ func NodeNumber(name string) (int, error) {
 
 // Nodes is how many nodes the broker has. They are counted from 1.
 func (s Stack) Nodes() int { return max(1, len(s.Addresses)) }
+
+// ManagementAddresses are where the nodes of a cluster have their management API (host:port), in their order; none: the broker is one node.
+func (s Stack) ManagementAddresses() []string {
+	var all []string
+	for i := range s.Addresses {
+		all = append(all, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.PortBase+managementOffset+i*nodeOffset)))
+	}
+	return all
+}
 
 // KillNode ends a node of the broker by SIGKILL.
 func (s Stack) KillNode(ctx context.Context, node int) error { return s.node(ctx, node, "kill") }

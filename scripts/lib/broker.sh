@@ -212,11 +212,11 @@ rabbitmq_await() {
   done
 }
 
-# rabbitmq_addresses is where every node speaks AMQP.
+# rabbitmq_addresses [PORT] is where every node speaks AMQP, or what the first does at PORT.
 rabbitmq_addresses() {
   local number
   for ((number = 1; number <= STACK_NODES; number++)); do
-    printf '%s127.0.0.1:%s' "$( ((number == 1)) || printf ,)" "$((PORT_AMQP + (number - 1) * 30))"
+    printf '%s127.0.0.1:%s' "$( ((number == 1)) || printf ,)" "$((${1:-$PORT_AMQP} + (number - 1) * 30))"
   done
 }
 

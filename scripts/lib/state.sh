@@ -109,6 +109,7 @@ ENV
   if ((STACK_NODES > 1)); then
     cat <<ENV
 export LAPSE__BROKER__ADDRESSES='$(rabbitmq_addresses)'
+export LAPSE__BROKER__MANAGEMENT_ADDRESSES='$(rabbitmq_addresses "$PORT_MANAGEMENT")'
 export TEST_AMQP_ADDRESSES='$(rabbitmq_addresses)'
 ENV
   fi

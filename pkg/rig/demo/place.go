@@ -97,6 +97,7 @@ func (p *place) env() map[string]string {
 	}
 	if len(p.stack.Addresses) > 0 {
 		vars[varAddresses] = strings.Join(p.stack.Addresses, ",")
+		vars["LAPSE__BROKER__MANAGEMENT_ADDRESSES"] = strings.Join(p.stack.ManagementAddresses(), ",")
 	}
 	if p.mechanism != "" {
 		vars["LAPSE__DELAY__MECHANISM"] = p.mechanism

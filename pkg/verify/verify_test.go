@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -58,7 +59,8 @@ func TestTheDocumentHasFieldsAndSections(t *testing.T) {
 	for name := range fields {
 		require.Contains(t, string(doc), "| `"+name+"` |")
 	}
-	for _, section := range slices.Concat(verify.WalkSections(), verify.CheckoutSections(), verify.BackstopsSections(), verify.DeploySections()) {
+	for _, section := range slices.Concat(verify.WalkSections(), verify.CheckoutSections(), verify.BackstopsSections(), verify.DeploySections(),
+		verify.ClusterSections(), verify.OverloadSections(), verify.SoakSections()) {
 		require.Regexp(t, "(?m)^\\|[^|]*`"+section+"`[^|]*\\|", string(doc))
 	}
 }
@@ -79,6 +81,16 @@ func TestBadConfigurationsAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, "alert: must be of LapseLatenessBurnsFast,")
 	_, err = verify.Deploy(t.Context(), verify.Config{}, "huge", "")
 	require.ErrorContains(t, err, `scale: must be small or full, got "huge"`)
+	_, err = verify.Cluster(t.Context(), verify.Config{Only: []string{"rain"}}, "huge")
+	require.ErrorContains(t, err, `scale: must be small or full, got "huge"`)
+	require.ErrorContains(t, err, "only: must be of members,")
+	_, err = verify.Cluster(t.Context(), verify.Config{}, verify.ScaleSmall)
+	require.ErrorContains(t, err, "the stack's broker has 1 of 3 nodes: scripts/stack up --nodes 3")
+	_, err = verify.Overload(t.Context(), verify.Config{}, "huge")
+	require.ErrorContains(t, err, `scale: must be small or full, got "huge"`)
+	_, err = verify.Soak(t.Context(), verify.Config{Only: []string{"rain"}}, time.Second, nil)
+	require.ErrorContains(t, err, "for: must be between 1m0s and 168h0m0s, got 1s")
+	require.ErrorContains(t, err, "only: must be of steady,")
 	_, err = verify.Checkout(t.Context(), verify.Config{Only: []string{"speed", "rain"}})
 	require.ErrorContains(t, err, "only: must be of parallel-locks,")
 	require.ErrorContains(t, err, `got "rain"`)

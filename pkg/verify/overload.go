@@ -77,7 +77,7 @@ func Overload(ctx context.Context, cfg Config, scale string) (Result, error) {
 // asking is what was asked for in the window, and what was seen meanwhile.
 type asking struct {
 	events *granting
-	api    answers
+	api    turnout
 	seen   backlog
 }
 

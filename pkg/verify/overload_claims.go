@@ -35,8 +35,8 @@ type claiming struct {
 	rate    float64 // claims a second; 0: as fast as they are answered
 }
 
-// answers is what became of claims.
-type answers struct {
+// turnout is what became of claims.
+type turnout struct {
 	ok      int
 	refused int // as too many: 429 and 503
 	bare    int // of these, without saying when to come again
@@ -44,9 +44,9 @@ type answers struct {
 	slowest time.Duration
 }
 
-func (a answers) all() int { return a.ok + a.refused + a.failed }
+func (a turnout) all() int { return a.ok + a.refused + a.failed }
 
-func (a *answers) count(err error, took time.Duration) {
+func (a *turnout) count(err error, took time.Duration) {
 	a.slowest = max(a.slowest, took)
 	var e *client.Error
 	switch {
@@ -63,9 +63,9 @@ func (a *answers) count(err error, took time.Duration) {
 }
 
 // claim lets callers claim until the time is over; all of them are answered when it returns.
-func (s *shop) claim(ctx context.Context, api *client.Client, template string, c claiming) answers {
+func (s *shop) claim(ctx context.Context, api *client.Client, template string, c claiming) turnout {
 	var mu sync.Mutex
-	var out answers
+	var out turnout
 	var next atomic.Int64
 	var callers sync.WaitGroup
 	began := time.Now()

@@ -83,7 +83,7 @@ type granting struct {
 	s        *shop
 	template string
 	name     string    // of the keys
-	ends     time.Time // zero: a day later
+	ends     time.Time // zero: beyond every reminder
 	sent     int       // grants whose events the broker has confirmed
 }
 
@@ -95,7 +95,7 @@ func (g *granting) send(ctx context.Context, out *broker.Publisher, events int) 
 	}
 	ends := g.ends
 	if ends.IsZero() {
-		ends = g.s.soon(24 * time.Hour)
+		ends = g.s.soon(beyondReminders)
 	}
 	ms := make([]broker.Message, events)
 	for k := range ms {
@@ -132,7 +132,10 @@ func (g *granting) send(ctx context.Context, out *broker.Publisher, events int) 
 	return nil
 }
 
-const manyUsers = 10_000
+const (
+	manyUsers       = 10_000
+	beyondReminders = 40 * day // so far ahead that no reminder is owed yet
+)
 
 func templateID(template string) (id uint64, err error) {
 	if _, err := fmt.Sscan(template, &id); err != nil {

@@ -85,7 +85,7 @@ func (w *overload) intake(ctx context.Context, t *tally) error {
 	// The limits of the API as they come.
 	limits := publisherOnly(map[string]string{"LAPSE__API__LIMITS__ISSUE__PER_SECOND": "2000", "LAPSE__API__LIMITS__ISSUE__BURST": "4000"})
 	return w.fleetOfAll(ctx, t, opening{env: limits, deaf: true}, func(ctx context.Context, s *shop) error {
-		template, err := s.template(ctx, nil)
+		template, err := s.template(ctx, func(t *client.Terms) { t.Rule.After = beyondReminders.String() })
 		if err != nil {
 			return err
 		}

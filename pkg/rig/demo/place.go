@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +25,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/delay"
 	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/ladder"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/secret"
 	"github.com/lapsehq/lapse/pkg/store"
@@ -34,6 +36,7 @@ const (
 	keptDatabase = "lapse_demo"
 	envFile      = "demo.env"
 	failedLogs   = "demo-failed"
+	declareTries = 4
 	varURL       = "LAPSE__BROKER__URL"
 	varAddresses = "LAPSE__BROKER__ADDRESSES"
 )
@@ -197,7 +200,14 @@ func (p *place) declare(ctx context.Context, l *ladder.Ladder) error {
 	if err != nil {
 		return err
 	}
-	return c.Declare(ctx, l.Plan())
+	// A cluster of RabbitMQ 3.10 may answer a declare with an internal error, when the queue's leader is elected on a node that has not
+	// heard of the queue yet; it is there all the same. Workers try again without end.
+	for tries := 0; ; tries++ {
+		err := c.Declare(ctx, l.Plan())
+		if err == nil || broker.Refused(err) || tries == declareTries || lifecycle.Sleep(ctx, time.Second) != nil {
+			return err
+		}
+	}
 }
 
 func (p *place) deleteTopology(ctx context.Context) error {

@@ -16,7 +16,7 @@ import (
 
 const (
 	calmCallers  = 48
-	crowdCallers = 512
+	crowdCallers = 2000
 )
 
 // caller is a client that takes each answer as it comes: nothing is tried again.

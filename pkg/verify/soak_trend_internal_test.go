@@ -58,7 +58,7 @@ func TestOnlyWhatGrowsIsMissed(t *testing.T) {
 		})
 	}
 	view := &heardView{}
-	c.wants(&tally{section: "soak", view: view})
+	c.wants(&tally{section: "soak", view: view}, true)
 	var missed []string
 	for _, check := range view.checks {
 		if !check.OK {
@@ -66,6 +66,11 @@ func TestOnlyWhatGrowsIsMissed(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"soak.leaky.goroutines_grows_in_10_min"}, missed)
+	short := &heardView{}
+	c.wants(&tally{section: "soak", view: short}, false)
+	for _, check := range short.checks {
+		require.True(t, check.OK, "what is no evidence is told: %s", check)
+	}
 }
 
 func TestSamplesAreWrittenAsTheyCome(t *testing.T) {

@@ -177,7 +177,7 @@ func (u *upgrade) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := u.feeding(ctx, template, u.w.size.coupons)
+	f, err := u.feeding(ctx, template, u.w.size.coupons, false)
 	if err != nil {
 		return err
 	}

@@ -221,13 +221,22 @@ func (i *Installation) Add(ctx context.Context, bin, name, worker string, more m
 
 // AddAs is Add, with an environment that is changed by the caller; nil: as it is.
 func (i *Installation) AddAs(ctx context.Context, bin, name, worker string, more map[string]string, change func(env []string) []string) error {
+	i.put(bin, name, worker, more, change)
+	return i.Start(ctx, name)
+}
+
+// Put tells how a worker of the name is started from now on, and starts nothing.
+func (i *Installation) Put(bin, name, worker string, more map[string]string) {
+	i.put(bin, name, worker, more, nil)
+}
+
+func (i *Installation) put(bin, name, worker string, more map[string]string, change func(env []string) []string) {
 	p := i.place.program(bin, worker, more)
 	p.Name = name
 	if change != nil {
 		p.Env = change(p.Env)
 	}
 	i.fleet.Add(p)
-	return i.Start(ctx, name)
 }
 
 // Remove stops what runs and removes everything of the installation. With a name, the workers' logs are kept below .stack/log;

@@ -1,7 +1,6 @@
 package crash_test
 
 import (
-	"fmt"
 	"maps"
 	"os/exec"
 	"slices"
@@ -103,4 +102,3 @@ func (h *hits) note(at string) {
 	h.at[at] = true
 }
 
-func name(format string, args ...any) string { return fmt.Sprintf(format, args...) }

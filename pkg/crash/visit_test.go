@@ -209,7 +209,7 @@ func (w *world) version(c *coupon) (version int, state model.State) {
 
 // becomes waits until a coupon has gone so many steps and is in a state.
 func (w *world) becomes(c *coupon, version int, state model.State) {
-	w.until(name("coupon %s to be %s", c.id, state), func() (bool, error) {
+	w.until(fmt.Sprintf("coupon %s to be %s", c.id, state), func() (bool, error) {
 		_, now := w.version(c)
 		return now == state, nil
 	})

@@ -159,3 +159,41 @@ func (b *bells) rung(id string) int {
 	defer b.mu.Unlock()
 	return b.by[id]
 }
+
+// rung says of triggers of a sender how many different ones were sent, and how many more than once.
+type rung struct{ ids, again int }
+
+func (b *bells) most(sender byte) (r rung) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, n := range b.by {
+		if id[0] == sender {
+			r.ids++
+			r.again += n - 1
+		}
+	}
+	return r
+}
+
+// different is how many events of a kind were heard, again how many more times.
+func (e *ears) different(what string) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.by {
+		if s.What == what {
+			n++
+		}
+	}
+	return n
+}
+
+func (e *ears) again(what string) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.by {
+		if s.What == what {
+			n += s.Times - 1
+		}
+	}
+	return n
+}

@@ -101,4 +101,3 @@ func (h *hits) note(at string) {
 	defer h.mu.Unlock()
 	h.at[at] = true
 }
-

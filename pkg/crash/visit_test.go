@@ -216,3 +216,74 @@ func (w *world) becomes(c *coupon, version int, state model.State) {
 	steps, _ := w.version(c)
 	require.Equal(w, version, steps, "steps of coupon %s", c.id)
 }
+
+// ask of a coupon: a verb that is called once and, if it must be, again.
+type ask struct {
+	*world
+	c    *coupon
+	call model.Call
+	lock time.Duration
+}
+
+func (w *world) asking(c *coupon, verb model.Verb, order string) *ask {
+	a := &ask{world: w, c: c, call: model.Call{Verb: verb, Order: order, Answer: model.Unknown}, lock: 10 * time.Minute}
+	switch verb {
+	case model.Renew:
+		a.lock = 20 * time.Minute
+	case model.Extend:
+		a.call.End = c.End.Add(time.Hour)
+	default:
+	}
+	a.call.Sent, _ = w.i.Audit().Bounds()
+	return a
+}
+
+// once is one attempt.
+func (a *ask) once(ctx context.Context, api *client.Client) error {
+	o := client.Order{UserID: a.c.User, CouponIDs: []string{a.c.id}, LockFor: a.lock}
+	var acted client.Acted
+	var err error
+	a.call.Attempts++
+	switch a.call.Verb {
+	case model.Lock:
+		acted, err = api.Lock(ctx, a.call.Order, o)
+	case model.Renew:
+		acted, err = api.Renew(ctx, a.call.Order, o)
+	case model.Redeem:
+		acted, err = api.Redeem(ctx, a.call.Order, o)
+	case model.Release:
+		acted, err = api.Release(ctx, a.call.Order, o)
+	case model.Refund:
+		acted, err = api.Refund(ctx, a.call.Order, o)
+	case model.Extend:
+		_, err = api.Extend(ctx, a.c.id, &a.call.End, "crash")
+	case model.Void:
+		_, err = api.Void(ctx, a.c.id, "crash", false)
+	default:
+		return fmt.Errorf("no call for %s", a.call.Verb)
+	}
+	if err == nil {
+		a.call.Answer = model.Done
+		if len(acted.Coupons) > 0 && acted.Coupons[0].Repeated {
+			a.call.Answer = model.Repeated
+		}
+		_, a.call.Got = a.i.Audit().Bounds()
+	}
+	return err
+}
+
+// answered asks until there is an answer, and writes it down.
+func (a *ask) answered(publisher string) {
+	a.again(publisher, a.once)
+	a.noted()
+}
+
+func (a *ask) noted() { a.c.Calls = append(a.c.Calls, a.call) }
+
+// do asks for a verb while nobody is stopped.
+func (w *world) do(publisher string, c *coupon, verb model.Verb, order string) {
+	w.asking(c, verb, order).answered(publisher)
+}
+
+// drained waits until nothing is to be sent.
+func (w *world) drained() { w.counted("messages in the outbox", 0, "SELECT COUNT(*) FROM outbox") }

@@ -90,7 +90,7 @@ func plans() *stage {
 				if v.after() {
 					changed += time.Second
 				}
-				v.changed(map[string]string{"LAPSE__PLANNER__GUARD": changed.String()}, "horizon.guard", changed.Milliseconds())
+				v.changed(map[string]string{"LAPSE__PLANNER__GUARD": changed.String()}, "guard", changed.Milliseconds())
 			}},
 			{point: "commit set reminders", pass: func(v *visit) {
 				changed := lead + time.Second

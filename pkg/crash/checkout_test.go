@@ -275,7 +275,9 @@ func templates(k *keys) []scene {
 				_, err := api.StopTemplate(ctx, id, "crash")
 				return err
 			}
-			v.call(stop, func() { require.Equal(v, v.done(), v.count("SELECT stopped FROM template_stock WHERE template_id = ?", id)) })
+			v.call(stop, func() {
+				require.Equal(v, v.done(), v.count("SELECT stopped FROM template_stock WHERE template_id = ?", id))
+			})
 			v.again(v.worker, stop)
 			require.Equal(v, 1, v.count("SELECT stopped FROM template_stock WHERE template_id = ?", id))
 		}},

@@ -90,14 +90,14 @@ func plans() *stage {
 				if v.after() {
 					changed += time.Second
 				}
-				v.changed(map[string]string{"LAPSE__PLANNER__GUARD": changed.String()}, "guard", changed.Milliseconds())
+				v.changed(map[string]string{"LAPSE__PLANNER__GUARD": changed.String()}, "guard", changed)
 			}},
 			{point: "commit set reminders", pass: func(v *visit) {
 				changed := lead + time.Second
 				if v.after() {
 					changed += time.Second
 				}
-				v.changed(map[string]string{"LAPSE__REMINDERS__LEAD": changed.String()}, "", 0)
+				v.changed(map[string]string{"LAPSE__REMINDERS__LEAD": changed.String()}, "reminders", changed)
 			}},
 		}}},
 	}
@@ -164,15 +164,13 @@ func (v *visit) paid(c *coupon, order string, dead func()) {
 func paidID(order string) string { return "paid-" + order }
 
 // changed starts the worker with another configuration, of which the start tells the whole installation, and has it stopped thereby.
-func (v *visit) changed(vars map[string]string, setting string, want int64) {
+func (v *visit) changed(vars map[string]string, setting string, want time.Duration) {
 	v.stop(func() {
 		v.put(v.worker, vars)
 		v.restart(v.worker)
 	}, func() {
-		if setting != "" {
-			there := v.count("SELECT COUNT(*) FROM setting WHERE name = ? AND value = ?", setting, fmt.Sprint(want))
-			require.Equal(v, v.done(), there, setting)
-		}
+		there := v.count("SELECT COUNT(*) FROM setting WHERE name = ? AND value LIKE ?", setting, fmt.Sprintf("%%%d%%", want.Milliseconds()))
+		require.Equal(v, v.done(), there, setting)
 	})
 	v.promoted()
 	v.reminded()

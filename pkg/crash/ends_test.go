@@ -1,0 +1,151 @@
+package crash_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lapsehq/lapse/pkg/broker"
+	"github.com/lapsehq/lapse/pkg/chaos/model"
+	"github.com/lapsehq/lapse/pkg/client"
+	domain "github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/crash"
+	"github.com/lapsehq/lapse/pkg/ladder"
+)
+
+// soonOver is time enough to arm somebody before the end.
+const soonOver = 3 * time.Second
+
+// ends are the ways in which a coupon ends, and what becomes of it then.
+func ends() *stage {
+	return &stage{
+		name: "ends", rings: []string{"#"}, runs: []string{crash.Publisher},
+		env: func(_ *world, role string) map[string]string {
+			if role != crash.Expirer {
+				return nil
+			}
+			return map[string]string{"LAPSE__ARCHIVE__WINDOW": "always", "LAPSE__ARCHIVE__AFTER": "1h", "LAPSE__ARCHIVE__INTERVAL": "1s"}
+		},
+		lanes: []lane{{worker: crash.Expirer, scenes: []scene{
+			{point: "commit expire", pass: func(v *visit) {
+				c := v.grant(soonOver)
+				v.stop(func() {}, func() { v.is(c, 1+v.done()) })
+				v.becomes(c, 2, model.Expired)
+			}},
+			{point: "ack due.expire.exact", pass: func(v *visit) {
+				c := v.grant(soonOver)
+				v.stop(func() {}, func() { v.is(c, 2) })
+				v.becomes(c, 2, model.Expired)
+			}},
+			{point: "ack due.expire.relaxed", pass: func(v *visit) {
+				c := v.grantStandard()
+				v.stop(func() {}, func() { v.is(c, 2) })
+				v.becomes(c, 2, model.Expired)
+			}},
+			{point: "ack due.unlock", pass: func(v *visit) {
+				c := v.grant(time.Hour)
+				lock := v.asking(c, model.Lock, "order-"+c.id)
+				lock.lock = soonOver
+				lock.answered(crash.Publisher)
+				v.stop(func() {}, func() { v.is(c, 3) })
+				v.becomes(c, 3, model.Unused)
+			}},
+			{point: "forward due.expire.exact", pass: func(v *visit) {
+				c := v.grant(time.Hour)
+				id := "early." + c.id
+				v.stop(func() { v.ring(v.i.Ladder().Due(), c, id) })
+				v.until("the rest to be sent", func() (bool, error) { return v.bells.rung(id) >= 1+v.done(), nil })
+				require.Equal(v, 1+v.done(), v.bells.rung(id), "triggers of the rest")
+				v.is(c, 1)
+			}},
+			{point: "ack unroutable", pass: func(v *visit) { // its trigger lost its way, and rings from where such are kept
+				c := v.grant(soonOver)
+				v.mislay(c)
+				v.passed(c.End)
+				v.stop(func() { v.ring(v.i.Ladder().Unroutable(), c, trigger(domain.SentByVerb, c)) }, func() { v.is(c, 2) })
+				v.becomes(c, 2, model.Expired)
+			}},
+			{point: "commit sweep", pass: func(v *visit) {
+				c := v.grant(soonOver)
+				v.mislay(c)
+				v.stop(func() {}, func() { v.is(c, 1+v.done()) })
+				v.becomes(c, 2, model.Expired)
+				require.Equal(v, 1, v.count("SELECT COUNT(*) FROM coupon_history WHERE coupon_id = ? AND to_status = 4 AND cause = 'sweep'", c.ID))
+			}},
+			{point: "commit archive", pass: func(v *visit) {
+				c := v.grant(time.Hour)
+				v.do(crash.Publisher, c, model.Redeem, "order-"+c.id)
+				v.drained()
+				v.exec("UPDATE coupon SET used_at = used_at - INTERVAL 2 HOUR WHERE id = ?", c.ID) // it has been finished for long
+				v.stop(func() { v.restart(v.worker) }, func() { v.archived(c, v.done()) })
+				v.counted("coupon "+c.id+" in the archive", 1, "SELECT COUNT(*) FROM coupon_archive WHERE id = ?", c.ID)
+				v.archived(c, 1)
+			}},
+		}}},
+	}
+}
+
+// is says how many steps a coupon has gone by now.
+func (v *visit) is(c *coupon, steps int) {
+	have, _ := v.version(c)
+	require.Equal(v, steps, have, "steps of coupon %s", c.id)
+}
+
+// archived says that a coupon and its history are in one place: the archive, or not yet.
+func (v *visit) archived(c *coupon, n int) {
+	rows := []int{
+		v.count("SELECT COUNT(*) FROM coupon_archive WHERE id = ?", c.ID), v.count("SELECT COUNT(*) FROM coupon WHERE id = ?", c.ID),
+		v.count("SELECT COUNT(*) FROM coupon_history_archive WHERE coupon_id = ?", c.ID), v.count("SELECT COUNT(*) FROM coupon_history WHERE coupon_id = ?", c.ID),
+	}
+	require.Equal(v, []int{n, 1 - n, 2 * n, 2 - 2*n}, rows, "coupon %s in the archive and not, and its history", c.id)
+}
+
+// grantStandard has a coupon granted that is processed within a minute of its end, by chance at once.
+func (v *visit) grantStandard() *coupon {
+	var made client.Template
+	v.again(crash.Publisher, func(ctx context.Context, api *client.Client) (err error) {
+		made, err = api.CreateTemplate(ctx, terms("standard", func(t *client.Terms) { t.Precision = string(domain.Standard) }))
+		return err
+	})
+	end := v.soon(soonOver)
+	key := ""
+	for n := 0; key == "" || !domain.DueAt(end, domain.Standard, issuer, key).Equal(end); n++ {
+		key = fmt.Sprintf("standard-%s-%d", v.side, n)
+	}
+	return v.world.grant(crash.Publisher, end, func(g *client.Grant) { g.TemplateID, g.GrantKey = made.TemplateID, key })
+}
+
+// ring sends a trigger of the coupon's end to an exchange.
+func (v *visit) ring(exchange string, c *coupon, id string) {
+	t := domain.Trigger{Kind: domain.KindExpire, CouponID: c.ID, At: c.End, ID: id, Origin: domain.OriginLadder}
+	key := ladder.Key{Kind: ladder.Expire, Class: ladder.Exact, Partition: domain.Partition(c.ID)}
+	v.publish(broker.Message{Exchange: exchange, Key: key.String(), ID: id, Body: v.i.Codec().Trigger(t), Mandatory: true})
+}
+
+var errOther = errors.New("another one's")
+
+// mislay takes the coupon's trigger out of the ladder.
+func (v *visit) mislay(c *coupon) {
+	v.drained()
+	b, err := v.i.Client()
+	require.NoError(v, err)
+	id := trigger(domain.SentByVerb, c)
+	v.until("its trigger in the ladder", func() (bool, error) {
+		for digit := 1; digit <= levels()[0].Digits; digit++ {
+			found := false
+			_, err := b.Take(v.ctx, v.i.Ladder().WaitQueue("s", digit, 0), 1, func(d broker.Delivery) error {
+				if found = d.MessageID == id; !found {
+					return errOther
+				}
+				return nil
+			})
+			if found || err != nil && !errors.Is(err, errOther) {
+				return found, err
+			}
+		}
+		return false, nil
+	})
+}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/chaos/model"
 	"github.com/lapsehq/lapse/pkg/client"
-	domain "github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/crash"
 )
 
@@ -88,7 +88,6 @@ func readers() []scene {
 	return []scene{
 		{point: "publish lazy", pass: func(v *visit) {
 			c := v.grant(time.Second)
-			v.drained()
 			v.passed(c.End)
 			api := v.api(v.worker)
 			v.stop(func() { // the reader need not be answered before the aside has rung
@@ -339,7 +338,7 @@ func rebuilt(v *visit) {
 }
 
 // rings waits until a rebuilt trigger was heard so often.
-func (v *visit) rings(c *coupon, times int) {
-	v.until("a rebuilt trigger", func() (bool, error) { return v.bells.rung(trigger(domain.SentByRebuild, c)) >= times, nil })
-	require.Equal(v, times, v.bells.rung(trigger(domain.SentByRebuild, c)), "rebuilt triggers")
+func (v *visit) rings(c *promised, times int) {
+	v.until("a rebuilt trigger", func() (bool, error) { return v.bells.rung(trigger(coupon.SentByRebuild, c)) >= times, nil })
+	require.Equal(v, times, v.bells.rung(trigger(coupon.SentByRebuild, c)), "rebuilt triggers")
 }

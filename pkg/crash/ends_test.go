@@ -11,7 +11,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/chaos/model"
 	"github.com/lapsehq/lapse/pkg/client"
-	domain "github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/crash"
 	"github.com/lapsehq/lapse/pkg/ladder"
 )
@@ -65,7 +65,7 @@ func ends() *stage {
 				c := v.grant(soonOver)
 				v.mislay(c)
 				v.passed(c.End)
-				v.stop(func() { v.ring(v.i.Ladder().Unroutable(), c, trigger(domain.SentByVerb, c)) }, func() { v.is(c, 2) })
+				v.stop(func() { v.ring(v.i.Ladder().Unroutable(), c, trigger(coupon.SentByVerb, c)) }, func() { v.is(c, 2) })
 				v.becomes(c, 2, model.Expired)
 			}},
 			{point: "commit sweep", pass: func(v *visit) {
@@ -89,13 +89,13 @@ func ends() *stage {
 }
 
 // is says how many steps a coupon has gone by now.
-func (v *visit) is(c *coupon, steps int) {
+func (v *visit) is(c *promised, steps int) {
 	have, _ := v.version(c)
 	require.Equal(v, steps, have, "steps of coupon %s", c.id)
 }
 
 // archived says that a coupon and its history are in one place: the archive, or not yet.
-func (v *visit) archived(c *coupon, n int) {
+func (v *visit) archived(c *promised, n int) {
 	rows := []int{
 		v.count("SELECT COUNT(*) FROM coupon_archive WHERE id = ?", c.ID), v.count("SELECT COUNT(*) FROM coupon WHERE id = ?", c.ID),
 		v.count("SELECT COUNT(*) FROM coupon_history_archive WHERE coupon_id = ?", c.ID), v.count("SELECT COUNT(*) FROM coupon_history WHERE coupon_id = ?", c.ID),
@@ -104,35 +104,35 @@ func (v *visit) archived(c *coupon, n int) {
 }
 
 // grantStandard has a coupon granted that is processed within a minute of its end, by chance at once.
-func (v *visit) grantStandard() *coupon {
+func (v *visit) grantStandard() *promised {
 	var made client.Template
 	v.again(crash.Publisher, func(ctx context.Context, api *client.Client) (err error) {
-		made, err = api.CreateTemplate(ctx, terms("standard", func(t *client.Terms) { t.Precision = string(domain.Standard) }))
+		made, err = api.CreateTemplate(ctx, terms("standard", func(t *client.Terms) { t.Precision = string(coupon.Standard) }))
 		return err
 	})
 	end := v.soon(soonOver)
 	key := ""
-	for n := 0; key == "" || !domain.DueAt(end, domain.Standard, issuer, key).Equal(end); n++ {
+	for n := 0; key == "" || !coupon.DueAt(end, coupon.Standard, issuer, key).Equal(end); n++ {
 		key = fmt.Sprintf("standard-%s-%d", v.side, n)
 	}
 	return v.world.grant(crash.Publisher, end, func(g *client.Grant) { g.TemplateID, g.GrantKey = made.TemplateID, key })
 }
 
 // ring sends a trigger of the coupon's end to an exchange.
-func (v *visit) ring(exchange string, c *coupon, id string) {
-	t := domain.Trigger{Kind: domain.KindExpire, CouponID: c.ID, At: c.End, ID: id, Origin: domain.OriginLadder}
-	key := ladder.Key{Kind: ladder.Expire, Class: ladder.Exact, Partition: domain.Partition(c.ID)}
+func (v *visit) ring(exchange string, c *promised, id string) {
+	t := coupon.Trigger{Kind: coupon.KindExpire, CouponID: c.ID, At: c.End, ID: id, Origin: coupon.OriginLadder}
+	key := ladder.Key{Kind: ladder.Expire, Class: ladder.Exact, Partition: coupon.Partition(c.ID)}
 	v.publish(broker.Message{Exchange: exchange, Key: key.String(), ID: id, Body: v.i.Codec().Trigger(t), Mandatory: true})
 }
 
 var errOther = errors.New("another one's")
 
 // mislay takes the coupon's trigger out of the ladder.
-func (v *visit) mislay(c *coupon) {
+func (v *visit) mislay(c *promised) {
 	v.drained()
 	b, err := v.i.Client()
 	require.NoError(v, err)
-	id := trigger(domain.SentByVerb, c)
+	id := trigger(coupon.SentByVerb, c)
 	v.until("its trigger in the ladder", func() (bool, error) {
 		for digit := 1; digit <= levels()[0].Digits; digit++ {
 			found := false

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lapsehq/lapse/pkg/chaos/model"
 	"github.com/lapsehq/lapse/pkg/client"
-	domain "github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/crash"
 	"github.com/lapsehq/lapse/pkg/ladder"
 )
@@ -51,11 +51,11 @@ func intake() *stage {
 				v.counted("the walk over history", 1, "SELECT COUNT(*) FROM setting WHERE name = 'ledger.seed' AND value = 'done'")
 			}},
 			{point: "commit issue", pass: func(v *visit) {
-				c := v.granting(shortLife, func(c *coupon) { require.Equal(v, v.done(), v.keys(c)) })
+				c := v.granting(shortLife, func(c *promised) { require.Equal(v, v.done(), v.keys(c)) })
 				require.Equal(v, 1, v.keys(c))
 			}},
 			{point: "ack issuance", pass: func(v *visit) {
-				c := v.granting(shortLife, func(c *coupon) { require.Equal(v, 1, v.keys(c)) })
+				c := v.granting(shortLife, func(c *promised) { require.Equal(v, 1, v.keys(c)) })
 				require.Equal(v, 1, v.keys(c))
 			}},
 			{point: "commit claim outbox partitions", pass: func(v *visit) {
@@ -67,7 +67,7 @@ func intake() *stage {
 			{point: "publish trigger", pass: func(v *visit) {
 				c := v.granting(shortLife, nil)
 				v.drained()
-				require.Equal(v, 1+v.done(), v.bells.rung(trigger(domain.SentByVerb, c)))
+				require.Equal(v, 1+v.done(), v.bells.rung(trigger(coupon.SentByVerb, c)))
 			}},
 			{point: "publish event", pass: func(v *visit) {
 				c := v.granting(shortLife, nil)
@@ -79,23 +79,23 @@ func intake() *stage {
 				v.drained()
 				v.heard(c, "issued", 0)
 				// One of the two lanes was stopped here; the other may have been anywhere.
-				came := []int{v.bells.rung(trigger(domain.SentByVerb, c)), v.ears.times(c.ID, "issued")}
+				came := []int{v.bells.rung(trigger(coupon.SentByVerb, c)), v.ears.times(c.ID, "issued")}
 				require.Contains(v, came, 2-v.done(), "trigger and event")
 			}},
 			{point: "commit refuse outbox rows", pass: func(v *visit) {
 				v.lose("k", 9)
-				c := v.granting(longLife, func(*coupon) {
-					require.Equal(v, v.done(), v.count("SELECT MAX(refused) FROM outbox WHERE lane = ?", domain.LaneTrigger), "refusals that are counted")
+				c := v.granting(longLife, func(*promised) {
+					require.Equal(v, v.done(), v.count("SELECT MAX(refused) FROM outbox WHERE lane = ?", coupon.LaneTrigger), "refusals that are counted")
 				})
 				v.drained() // who starts declares what is missing
 				v.heard(c, "issued", 0)
 			}},
 			{point: "commit count events", pass: func(v *visit) {
-				c := v.granting(shortLife, func(c *coupon) { require.Equal(v, v.done(), v.seen(c)) })
+				c := v.granting(shortLife, func(c *promised) { require.Equal(v, v.done(), v.seen(c)) })
 				v.counted("counted steps of coupon "+c.id, 1, "SELECT COUNT(*) FROM ledger_seen WHERE coupon_id = ?", c.ID)
 			}},
 			{point: "ack ledger", pass: func(v *visit) {
-				v.granting(shortLife, func(c *coupon) { require.Equal(v, 1, v.seen(c)) })
+				v.granting(shortLife, func(c *promised) { require.Equal(v, 1, v.seen(c)) })
 			}},
 			{point: "commit fold quota", pass: func(v *visit) {
 				template := v.stocked()
@@ -122,7 +122,7 @@ func (v *visit) done() int {
 }
 
 // granting has a coupon granted by an event, and the worker stopped thereby; dead is asked before it is started again.
-func (v *visit) granting(life time.Duration, dead func(c *coupon)) *coupon {
+func (v *visit) granting(life time.Duration, dead func(c *promised)) *promised {
 	v.ready(v.worker)
 	c := v.promise(v.soon(life))
 	v.stop(func() { v.publish(v.message(c)) }, func() {
@@ -134,16 +134,16 @@ func (v *visit) granting(life time.Duration, dead func(c *coupon)) *coupon {
 	return c
 }
 
-func (v *visit) keys(c *coupon) int {
+func (v *visit) keys(c *promised) int {
 	return v.count("SELECT COUNT(*) FROM grant_key WHERE grant_key = ?", []byte(c.Key))
 }
 
-func (v *visit) seen(c *coupon) int {
+func (v *visit) seen(c *promised) int {
 	return v.count("SELECT COUNT(*) FROM ledger_seen s JOIN grant_key k ON k.coupon_id = s.coupon_id WHERE k.grant_key = ?", []byte(c.Key))
 }
 
 // heard waits until an event of the coupon was heard so often; 0: at all.
-func (v *visit) heard(c *coupon, what string, times int) {
+func (v *visit) heard(c *promised, what string, times int) {
 	v.until(fmt.Sprintf("%s of coupon %s to be heard", what, c.id), func() (bool, error) { return v.ears.times(c.ID, what) >= max(1, times), nil })
 	if times > 0 {
 		require.Equal(v, times, v.ears.times(c.ID, what), "%s of coupon %s", what, c.id)
@@ -151,7 +151,7 @@ func (v *visit) heard(c *coupon, what string, times int) {
 }
 
 // trigger is the id of the first one of a coupon.
-func trigger(sender byte, c *coupon) string { return domain.TriggerID(sender, c.ID, 1) }
+func trigger(sender byte, c *promised) string { return coupon.TriggerID(sender, c.ID, 1) }
 
 // lose deletes a queue of the ladder.
 func (v *visit) lose(level string, digit int) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/chaos/model"
 	"github.com/lapsehq/lapse/pkg/client"
-	domain "github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/crash"
 	"github.com/lapsehq/lapse/pkg/event"
 )
@@ -46,7 +46,7 @@ func plans() *stage {
 		lanes: []lane{{worker: crash.Publisher, scenes: []scene{
 			{point: "commit claim plan", pass: func(v *visit) { v.stop(func() {}); v.promoted(); v.reminded() }},
 			{point: "publish promotion", pass: func(v *visit) {
-				before := v.bells.most(domain.SentByPlanner)
+				before := v.bells.most(coupon.SentByPlanner)
 				v.stop(func() {})
 				v.promoted()
 				v.repeatedTrigger(before, v.after())
@@ -106,7 +106,7 @@ func plans() *stage {
 // flow has coupons granted of which one each second comes into what is so far ahead.
 func (w *world) flow(ahead time.Duration) {
 	first := w.soon(ahead)
-	grants, cs := make([]client.Grant, stream), make([]*coupon, stream)
+	grants, cs := make([]client.Grant, stream), make([]*promised, stream)
 	for i := range cs {
 		cs[i] = w.promise(first.Add(time.Duration(i) * time.Second))
 		grants[i] = w.ask(cs[i])
@@ -122,8 +122,8 @@ func (w *world) flow(ahead time.Duration) {
 
 // promoted waits until more triggers were promoted; reminded, until more reminders were told of.
 func (v *visit) promoted() {
-	before := v.bells.most(domain.SentByPlanner)
-	v.until("a promotion", func() (bool, error) { return v.bells.most(domain.SentByPlanner).ids > before.ids+1, nil })
+	before := v.bells.most(coupon.SentByPlanner)
+	v.until("a promotion", func() (bool, error) { return v.bells.most(coupon.SentByPlanner).ids > before.ids+1, nil })
 }
 
 func (v *visit) reminded() {
@@ -133,7 +133,7 @@ func (v *visit) reminded() {
 
 // repeatedTrigger: one was sent once more, or none.
 func (v *visit) repeatedTrigger(before rung, more bool) {
-	now := v.bells.most(domain.SentByPlanner)
+	now := v.bells.most(coupon.SentByPlanner)
 	want := before.again
 	if more {
 		want++
@@ -142,7 +142,7 @@ func (v *visit) repeatedTrigger(before rung, more bool) {
 }
 
 // paid tells that an order was paid, and has the worker stopped thereby.
-func (v *visit) paid(c *coupon, order string, dead func()) {
+func (v *visit) paid(c *promised, order string, dead func()) {
 	v.ready(v.worker)
 	body, err := json.Marshal(map[string]any{
 		"specversion": "1.0", "id": paidID(order), "source": "/crash", "type": event.TypeOrderPaid, "datacontenttype": "application/json",

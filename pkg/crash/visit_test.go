@@ -14,7 +14,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/chaos/model"
 	"github.com/lapsehq/lapse/pkg/client"
-	domain "github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/crash"
 	"github.com/lapsehq/lapse/pkg/event"
 )
@@ -125,7 +125,7 @@ func (v *visit) call(call func(ctx context.Context, api *client.Client) error, d
 }
 
 // grant has a coupon granted by the API.
-func (v *visit) grant(life time.Duration, change ...func(g *client.Grant)) *coupon {
+func (v *visit) grant(life time.Duration, change ...func(g *client.Grant)) *promised {
 	return v.world.grant(v.apiWorker(), v.soon(life), change...)
 }
 
@@ -137,10 +137,10 @@ func (v *visit) apiWorker() string {
 	return crash.Publisher
 }
 
-func (w *world) promise(end time.Time) *coupon {
+func (w *world) promise(end time.Time) *promised {
 	low, _ := w.i.Audit().Bounds()
 	n := w.number()
-	c := &coupon{Promise: model.Promise{
+	c := &promised{Promise: model.Promise{
 		Key: fmt.Sprintf("%s-%d", w.stage.name, n), User: fmt.Sprintf("user-%d", n), End: end, Sent: low, Answer: model.Unknown,
 	}}
 	w.mu.Lock()
@@ -149,7 +149,7 @@ func (w *world) promise(end time.Time) *coupon {
 	return c
 }
 
-func (w *world) ask(c *coupon, change ...func(g *client.Grant)) client.Grant {
+func (w *world) ask(c *promised, change ...func(g *client.Grant)) client.Grant {
 	g := client.Grant{GrantKey: c.Key, TemplateID: strconv.FormatUint(w.template, 10), UserID: c.User, BatchID: "crash", ExpiresAt: &c.End}
 	for _, f := range change {
 		f(&g)
@@ -158,7 +158,7 @@ func (w *world) ask(c *coupon, change ...func(g *client.Grant)) client.Grant {
 	return g
 }
 
-func (w *world) grant(publisher string, end time.Time, change ...func(g *client.Grant)) *coupon {
+func (w *world) grant(publisher string, end time.Time, change ...func(g *client.Grant)) *promised {
 	c := w.promise(end)
 	g := w.ask(c, change...)
 	w.again(publisher, func(ctx context.Context, api *client.Client) error {
@@ -171,7 +171,7 @@ func (w *world) grant(publisher string, end time.Time, change ...func(g *client.
 	return c
 }
 
-func (w *world) granted(c *coupon, got client.Granted) {
+func (w *world) granted(c *promised, got client.Granted) {
 	id, err := strconv.ParseUint(got.CouponID, 10, 64)
 	require.NoError(w, err, "%+v", got)
 	_, high := w.i.Audit().Bounds()
@@ -179,10 +179,10 @@ func (w *world) granted(c *coupon, got client.Granted) {
 }
 
 // message asks for coupons as an issuer does, by an event.
-func (w *world) message(cs ...*coupon) broker.Message {
-	grants := make([]domain.Grant, len(cs))
+func (w *world) message(cs ...*promised) broker.Message {
+	grants := make([]coupon.Grant, len(cs))
 	for i, c := range cs {
-		grants[i] = domain.Grant{Key: c.Key, TemplateID: w.template, UserID: c.User, BatchID: "crash", ExpiresAt: c.End, Issuer: issuer}
+		grants[i] = coupon.Grant{Key: c.Key, TemplateID: w.template, UserID: c.User, BatchID: "crash", ExpiresAt: c.End, Issuer: issuer}
 	}
 	id := "grants-" + cs[0].Key
 	body, err := w.i.Codec().Grants(id, w.i.Now(), grants)
@@ -193,7 +193,7 @@ func (w *world) message(cs ...*coupon) broker.Message {
 func (w *world) publish(ms ...broker.Message) { require.NoError(w, w.i.Publish(w.ctx, ms...)) }
 
 // known waits until the coupon of a grant key is there.
-func (w *world) known(c *coupon) {
+func (w *world) known(c *promised) {
 	w.counted("the coupon of "+c.Key, 1, "SELECT COUNT(*) FROM grant_key WHERE grant_key = ?", []byte(c.Key))
 	var id uint64
 	require.NoError(w, w.i.DB().QueryRowContext(w.ctx, "SELECT coupon_id FROM grant_key WHERE grant_key = ?", []byte(c.Key)).Scan(&id))
@@ -201,14 +201,14 @@ func (w *world) known(c *coupon) {
 }
 
 // version is how many steps a coupon has gone, and the state that it is in.
-func (w *world) version(c *coupon) (version int, state model.State) {
+func (w *world) version(c *promised) (version int, state model.State) {
 	require.NoError(w, w.i.DB().QueryRowContext(w.ctx, `SELECT version, status FROM coupon WHERE id = ?
 		UNION ALL SELECT version, status FROM coupon_archive WHERE id = ?`, c.ID, c.ID).Scan(&version, &state))
 	return version, state
 }
 
 // becomes waits until a coupon has gone so many steps and is in a state.
-func (w *world) becomes(c *coupon, version int, state model.State) {
+func (w *world) becomes(c *promised, version int, state model.State) {
 	w.until(fmt.Sprintf("coupon %s to be %s", c.id, state), func() (bool, error) {
 		_, now := w.version(c)
 		return now == state, nil
@@ -220,12 +220,12 @@ func (w *world) becomes(c *coupon, version int, state model.State) {
 // ask of a coupon: a verb that is called once and, if it must be, again.
 type ask struct {
 	*world
-	c    *coupon
+	c    *promised
 	call model.Call
 	lock time.Duration
 }
 
-func (w *world) asking(c *coupon, verb model.Verb, order string) *ask {
+func (w *world) asking(c *promised, verb model.Verb, order string) *ask {
 	a := &ask{world: w, c: c, call: model.Call{Verb: verb, Order: order, Answer: model.Unknown}, lock: 10 * time.Minute}
 	switch verb {
 	case model.Renew:
@@ -281,7 +281,7 @@ func (a *ask) answered(publisher string) {
 func (a *ask) noted() { a.c.Calls = append(a.c.Calls, a.call) }
 
 // do asks for a verb while nobody is stopped.
-func (w *world) do(publisher string, c *coupon, verb model.Verb, order string) {
+func (w *world) do(publisher string, c *promised, verb model.Verb, order string) {
 	w.asking(c, verb, order).answered(publisher)
 }
 

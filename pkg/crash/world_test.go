@@ -41,7 +41,7 @@ const (
 // test's, from whatever goroutine; FailNow ends the goroutine.
 type world struct {
 	t     *testing.T
-	ctx   context.Context //nolint:containedctx // of the run; a world is gone with it
+	ctx   context.Context // of the run
 	stage *stage
 	dir   string
 	bin   string
@@ -56,7 +56,7 @@ type world struct {
 
 	mu      sync.Mutex
 	deaths  []death
-	coupons []*coupon
+	coupons []*promised
 	serial  int
 }
 
@@ -346,8 +346,8 @@ func (w *world) close() {
 	}
 }
 
-// coupon is one that was asked for, and all that was asked of it.
-type coupon struct {
+// promised is a coupon that was asked for, and all that was asked of it.
+type promised struct {
 	model.Promise
 	id string
 }

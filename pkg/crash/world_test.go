@@ -34,7 +34,7 @@ const (
 	poll     = 20 * time.Millisecond
 	attempt  = 8 * time.Second // of one call of the API
 	issuer   = "crash"
-	token    = "crash-0123456789abcdef0123456789abcdef"
+	bearer   = "crash-0123456789abcdef0123456789abcdef"
 )
 
 // world is a stage that is played: an installation, whoever hears what it says, and what was asked of it. Its failures are the
@@ -148,7 +148,7 @@ func (w *world) put(worker string, more map[string]string) {
 		"LAPSE__BROKER__NAME":   worker,
 	}
 	if role == demo.Publisher {
-		sum := sha256.Sum256([]byte(token))
+		sum := sha256.Sum256([]byte(bearer))
 		maps.Copy(vars, map[string]string{
 			"LAPSE__API__TOKENS":                    fmt.Sprintf(`[{name: crash, hash: %s, scopes: [issue, order, read, ops], issuer: %s}]`, hex.EncodeToString(sum[:]), issuer),
 			"LAPSE__API__REQUEST_TIMEOUT":           "1s", // the lease of a key follows from it
@@ -255,7 +255,7 @@ func (w *world) restart(worker string) {
 func (w *world) api(publisher string) *client.Client {
 	w.ready(publisher)
 	c, err := client.New(client.Config{
-		URL: w.url(publisher), Token: token, Actor: "crash", Attempts: 1, Timeout: attempt, Transport: &http.Transport{DisableKeepAlives: true},
+		URL: w.url(publisher), Token: bearer, Actor: "crash", Attempts: 1, Timeout: attempt, Transport: &http.Transport{DisableKeepAlives: true},
 	})
 	require.NoError(w, err)
 	return c

@@ -235,7 +235,7 @@ func (v *visit) busy(call func(ctx context.Context, api *client.Client) error) {
 
 // templates have no key of their own but the request's.
 func templates(k *keys) []scene {
-	make1 := func(v *visit, key string, terms client.Terms) (func(ctx context.Context, api *client.Client) error, *client.Template) {
+	creating := func(v *visit, key string, terms client.Terms) (func(ctx context.Context, api *client.Client) error, *client.Template) {
 		made := &client.Template{}
 		return func(ctx context.Context, api *client.Client) (err error) {
 			*made, err = api.CreateTemplate(client.WithIdempotencyKey(ctx, key), terms)
@@ -245,7 +245,7 @@ func templates(k *keys) []scene {
 	return []scene{
 		{point: "commit create template", pass: func(v *visit) {
 			key := "create-" + v.side
-			create, made := make1(v, key, terms(key, nil))
+			create, made := creating(v, key, terms(key, nil))
 			v.call(create, func() { require.Equal(v, v.done(), v.named(key)) })
 			k.postpone(func(w *world) {
 				w.again(v.worker, create)

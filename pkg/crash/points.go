@@ -132,7 +132,10 @@ func checkout() []Point {
 	var all []Point
 	for _, verb := range []string{"lock", "renew", "redeem", "release", "refund", "extend", "void"} {
 		repeat := known
-		if verb == "extend" || verb == "void" {
+		switch verb {
+		case "renew":
+			repeat = "the client asks again, and the lock is as long from then on"
+		case "extend", "void":
 			repeat = "the client asks again; nothing is left to do"
 		}
 		all = append(all, Point{

@@ -316,7 +316,10 @@ func (v *visit) created(name string) string {
 
 // rebuilt has lapsectl stopped while it publishes triggers again, and calls it again.
 func rebuilt(v *visit) {
-	c := v.world.grant("publisher-1", v.soon(time.Hour))
+	const publisher = "publisher-1"
+	v.ready(publisher)
+	c := v.world.grant(publisher, v.soon(time.Hour))
+	v.do(publisher, c, model.Lock, "order-"+c.id) // locks are on the first page
 	call := func() ([]byte, error) {
 		ctx, cancel := context.WithTimeout(v.ctx, patience)
 		defer cancel()
@@ -339,6 +342,7 @@ func rebuilt(v *visit) {
 
 // rings waits until a rebuilt trigger was heard so often.
 func (v *visit) rings(c *promised, times int) {
-	v.until("a rebuilt trigger", func() (bool, error) { return v.bells.rung(trigger(coupon.SentByRebuild, c)) >= times, nil })
-	require.Equal(v, times, v.bells.rung(trigger(coupon.SentByRebuild, c)), "rebuilt triggers")
+	id := coupon.TriggerID(coupon.SentByRebuild, c.ID, 2)
+	v.until("a rebuilt trigger", func() (bool, error) { return v.bells.rung(id) >= times, nil })
+	require.Equal(v, times, v.bells.rung(id), "rebuilt triggers")
 }

@@ -80,7 +80,10 @@ func ends() *stage {
 				v.do(crash.Publisher, c, model.Redeem, "order-"+c.id)
 				v.drained()
 				v.exec("UPDATE coupon SET used_at = used_at - INTERVAL 2 HOUR WHERE id = ?", c.ID) // it has been finished for long
-				v.stop(func() { v.restart(v.worker) }, func() { v.archived(c, v.done()) })
+				v.stop(func() { // who starts looks at once
+					v.kill(v.worker)
+					v.launch(v.worker)
+				}, func() { v.archived(c, v.done()) })
 				v.counted("coupon "+c.id+" in the archive", 1, "SELECT COUNT(*) FROM coupon_archive WHERE id = ?", c.ID)
 				v.archived(c, 1)
 			}},

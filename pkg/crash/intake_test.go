@@ -40,7 +40,7 @@ func intake() *stage {
 			{point: "commit seed statistics", pass: func(v *visit) {
 				// What an earlier release leaves: history, and nobody who has counted it.
 				v.stop(func() {
-					require.NoError(v, v.i.Fleet().Kill(v.worker))
+					v.kill(v.worker)
 					v.exec("DELETE FROM setting WHERE name = 'ledger.seed'")
 					v.exec("DELETE FROM ledger_seen")
 					v.exec("DELETE FROM template_stats")

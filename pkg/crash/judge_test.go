@@ -153,6 +153,9 @@ func each(w *world, tx *sql.Tx, query string, do func(*sql.Rows) error) {
 	require.NoError(w, rows.Err())
 }
 
+// lag is how much later than it was sent an event may be heard.
+const lag = 3 * time.Second
+
 // heardTwice: who was stopped may have sent once more what it could not know to have been sent; nobody else sends anything twice.
 func (w *world) heardTwice() {
 	w.ears.mu.Lock()
@@ -160,7 +163,7 @@ func (w *world) heardTwice() {
 	for id, s := range w.ears.by {
 		stops := 0
 		for _, d := range w.deaths {
-			if strings.HasPrefix(d.worker, demo.Publisher) && d.armed.Before(s.at[len(s.at)-1]) && s.at[0].Before(d.before) {
+			if strings.HasPrefix(d.worker, demo.Publisher) && d.armed.Before(s.at[len(s.at)-1]) && s.at[0].Before(d.before.Add(lag)) {
 				stops++
 			}
 		}

@@ -167,7 +167,8 @@ func paidID(order string) string { return "paid-" + order }
 func (v *visit) changed(vars map[string]string, setting string, want time.Duration) {
 	v.stop(func() {
 		v.put(v.worker, vars)
-		v.restart(v.worker)
+		v.kill(v.worker)
+		v.launch(v.worker)
 	}, func() {
 		there := v.count("SELECT COUNT(*) FROM setting WHERE name = ? AND value LIKE ?", setting, fmt.Sprintf("%%%d%%", want.Milliseconds()))
 		require.Equal(v, v.done(), there, setting)

@@ -107,9 +107,7 @@ func (v *visit) hit(at string, armed time.Time) {
 	require.FileExists(v, hit, "it died, and not at the point")
 	require.NoError(v, os.Remove(hit))
 	v.stops++
-	v.mu.Lock()
-	v.deaths = append(v.deaths, death{worker: v.worker, at: at, armed: armed, before: time.Now()})
-	v.mu.Unlock()
+	v.died(death{worker: v.worker, at: at, armed: armed, before: time.Now()})
 	v.hits.note(at)
 }
 
@@ -126,6 +124,7 @@ func (v *visit) call(call func(ctx context.Context, api *client.Client) error, d
 
 // grant has a coupon granted by the API.
 func (v *visit) grant(life time.Duration, change ...func(g *client.Grant)) *promised {
+	v.ready(v.apiWorker()) // or its end might have come before it is asked for
 	return v.world.grant(v.apiWorker(), v.soon(life), change...)
 }
 

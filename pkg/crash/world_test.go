@@ -146,6 +146,8 @@ func (w *world) put(worker string, more map[string]string) {
 		"LAPSE__LOG__LEVEL":     "warn",
 		"LAPSE__LADDER__LEVELS": levelsText(),
 		"LAPSE__BROKER__NAME":   worker,
+		// What the management API could tell at a start is no matter here, and takes as long as all the rest.
+		"LAPSE__BROKER__MANAGEMENT_URL": "",
 	}
 	if role == demo.Publisher {
 		sum := sha256.Sum256([]byte(bearer))
@@ -245,10 +247,17 @@ func (w *world) ready(worker string) {
 	require.NoError(w, w.i.Fleet().WaitReady(ctx, worker))
 }
 
-// restart stops a worker on purpose and starts it, without waiting for it.
-func (w *world) restart(worker string) {
+// kill ends a worker, wherever it is.
+func (w *world) kill(worker string) {
+	armed := time.Now()
 	require.NoError(w, w.i.Fleet().Kill(worker))
-	w.launch(worker)
+	w.died(death{worker: worker, at: "anywhere", armed: armed, before: time.Now()})
+}
+
+func (w *world) died(d death) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaths = append(w.deaths, d)
 }
 
 // api is a client of a publisher where it serves now, who asks once.

@@ -80,7 +80,7 @@ func ends() *stage {
 				v.do(crash.Publisher, c, model.Redeem, "order-"+c.id)
 				v.drained()
 				v.exec("UPDATE coupon SET used_at = used_at - INTERVAL 2 HOUR WHERE id = ?", c.ID) // it has been finished for long
-				v.stop(func() { // who starts looks at once
+				v.stop(func() {                                                                    // who starts looks at once
 					v.kill(v.worker)
 					v.launch(v.worker)
 				}, func() { v.archived(c, v.done()) })

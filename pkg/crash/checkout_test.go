@@ -22,12 +22,6 @@ func checkout() *stage {
 	keys := &keys{}
 	return &stage{
 		name: "checkout", rings: []string{"#"},
-		env: func(_ *world, role string) map[string]string {
-			if role != crash.Publisher {
-				return nil
-			}
-			return map[string]string{"LAPSE__OUTBOX__LEASE": "3s"} // of one among several
-		},
 		lanes: []lane{
 			{worker: "publisher-1", scenes: verbs(model.Lock, model.Renew, model.Redeem, model.Release)},
 			{worker: "publisher-2", scenes: append(verbs(model.Refund, model.Extend, model.Void), readers()...)},

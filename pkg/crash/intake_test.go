@@ -28,7 +28,7 @@ func intake() *stage {
 			if role != crash.Publisher {
 				return nil
 			}
-			return map[string]string{"LAPSE__LEDGER__SEED_BATCH": "2", "LAPSE__LEDGER__SEED_PAUSE": "10ms"}
+			return map[string]string{"LAPSE__LEDGER__SEED_BATCH": "2", "LAPSE__LEDGER__SEED_PAUSE": "10ms", "LAPSE__OUTBOX__LEASE": "1s"}
 		},
 		begin: func(w *world) {
 			for range 4 {

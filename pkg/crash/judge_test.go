@@ -161,6 +161,9 @@ func (w *world) heardTwice() {
 	w.ears.mu.Lock()
 	defer w.ears.mu.Unlock()
 	for id, s := range w.ears.by {
+		if s.What == "expiring" {
+			continue // verbs and the planner may both tell of it
+		}
 		stops := 0
 		for _, d := range w.deaths {
 			if strings.HasPrefix(d.worker, demo.Publisher) && d.armed.Before(s.at[len(s.at)-1]) && s.at[0].Before(d.before.Add(lag)) {

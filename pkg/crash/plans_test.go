@@ -35,6 +35,7 @@ func plans() *stage {
 				vars["LAPSE__PLANNER__SLICE"], vars["LAPSE__PLANNER__GUARD"] = "1s", guard.String()
 				vars["LAPSE__PLANNER__POLL"], vars["LAPSE__PLANNER__LEASE"] = "200ms", "2s"
 				vars["LAPSE__REMINDERS__OFFSETS"], vars["LAPSE__REMINDERS__LEAD"] = "-30m", lead.String()
+				vars["LAPSE__OUTBOX__LEASE"] = "1s"
 			}
 			return vars
 		},

@@ -160,7 +160,7 @@ func checkout() []Point {
 		Point{Kind: Forward, Name: "orders", Where: Publisher, Does: "an order event whose coupon is held is set aside in the ladder", Before: "the order event comes again", After: "the order event comes again, and later once more; it is done once"},
 		Point{Kind: Ack, Name: "orders", Where: Publisher, Does: "the order event is off the queue", Before: "the order event comes again; it is done already"},
 		Point{Kind: Publish, Name: "lazy", Where: Publisher, Does: "what a reader found ended is rung for", Before: "the ladder or the sweep finds it"},
-		Point{Kind: Commit, Name: "take popups", Where: Publisher, Does: "the popups are handed out", Before: "they are taken by the next call", After: "they are in the inbox, and pop up no more"},
+		Point{Kind: Commit, Name: "take popups", Where: Publisher, Does: "the popups are handed out", Before: "they are taken by the next call", After: "they are kept, and pop up no more"},
 		Point{Kind: Commit, Name: "notice receipts", Where: Publisher, Does: "what the provider said of notices", Before: "the provider says it again", After: "the provider says it again; it is known"},
 	)
 }

@@ -158,7 +158,6 @@ func (w *world) put(worker string, more map[string]string) {
 			"LAPSE__API__LIMITS__ORDER__PER_SECOND": "0",
 			"LAPSE__API__LIMITS__READ__PER_SECOND":  "0",
 			"LAPSE__API__LIMITS__OPS__PER_SECOND":   "0",
-			"LAPSE__OUTBOX__LEASE":                  "1s",
 			"LAPSE__LEDGER__QUOTA_INTERVAL":         "200ms",
 		})
 	}

@@ -23,7 +23,7 @@ func notices() *stage {
 		name: "notices", post: true, runs: []string{crash.Publisher, crash.Expirer},
 		begin: func(w *world) {
 			for _, user := range popups {
-				w.grant(crash.Publisher, w.soon(remindAt+5*time.Second), func(g *client.Grant) { g.UserID = user })
+				w.grant(crash.Publisher, w.soon(remindAt+20*time.Second), func(g *client.Grant) { g.UserID = user })
 			}
 		},
 		lanes: []lane{{worker: crash.Notifier, scenes: []scene{

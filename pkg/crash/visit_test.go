@@ -125,6 +125,7 @@ func (v *visit) call(call func(ctx context.Context, api *client.Client) error, d
 // grant has a coupon granted by the API.
 func (v *visit) grant(life time.Duration, change ...func(g *client.Grant)) *promised {
 	v.ready(v.apiWorker()) // or its end might have come before it is asked for
+	v.ready(v.worker)
 	return v.world.grant(v.apiWorker(), v.soon(life), change...)
 }
 

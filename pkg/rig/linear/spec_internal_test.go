@@ -1,4 +1,4 @@
-//go:build linear
+//go:build proof
 
 package linear
 

@@ -13,8 +13,12 @@ import (
 func header(kind uint8, text string, number int64) any {
 	kinds := []any{
 		nil, true, text, []byte(text), number, int32(number), int16(number), int8(number), uint8(number), uint16(number), uint32(number),
-		float64(number), time.Unix(number%1e9, 0), amqp.Table{"queue": text, "reason": number}, []any{amqp.Table{"queue": text, "reason": text}},
-		[]any{text, number}, []any{}, amqp.Decimal{Value: int32(number)},
+		float64(number), time.Unix(number%1e9, 0),
+		amqp.Table{"queue": text, "reason": number},
+		[]any{amqp.Table{"queue": text, "reason": text}},
+		[]any{text, number},
+		[]any{},
+		amqp.Decimal{Value: int32(number)},
 	}
 	return kinds[int(kind)%len(kinds)]
 }

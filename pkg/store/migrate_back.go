@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -39,8 +38,6 @@ func (l Loss) String() string {
 }
 
 // The forms that a statement of a way back may have. What else there is would be lost without a word.
-//
-//nolint:gochecknoglobals // constants
 var (
 	downSection = regexp.MustCompile(`(?m)^-- \+goose Down\s*$`)
 	downDrop    = regexp.MustCompile(`^DROP TABLE (\w+)$`)
@@ -125,10 +122,11 @@ func (m *Schema) lose(ctx context.Context, b *StepBack, st downStatement) error 
 		if err != nil {
 			return fmt.Errorf("asking whether it is refused: %w", classify(err))
 		}
+		defer rows.Close() //nolint:errcheck // Err is what counts
 		if rows.Next() {
 			b.Refused = st.remark
 		}
-		return errors.Join(rows.Err(), rows.Close())
+		return rows.Err()
 	}
 	if p := downAlter.FindStringSubmatch(st.text); p != nil {
 		return m.loseColumns(ctx, b, p[1], p[2])

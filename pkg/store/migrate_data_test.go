@@ -209,7 +209,7 @@ func fleetGoesOn(t *testing.T, d testenv.Database, planted bool) {
 	for _, st := range store.Statements() {
 		p, err := d.SQL.PrepareContext(t.Context(), st.SQL)
 		require.NoError(t, err, st.Name)
-		require.NoError(t, p.Close())
+		require.NoError(t, p.Close()) //nolint:sqlclosecheck // one at a time
 	}
 	s := d.Store(t)
 	if planted {
@@ -239,8 +239,8 @@ func TestMigratingMayTakeLong(t *testing.T) {
 	require.NoError(t, err)
 	_, err = reader.ExecContext(t.Context(), "SELECT COUNT(*) FROM coupon")
 	require.NoError(t, err)
-	went := make(chan error, 1)
-	go func() { went <- m.DownTo(t.Context(), newestVersion(t)-1) }()
+	went, to := make(chan error, 1), newestVersion(t)-1
+	go func() { went <- m.DownTo(t.Context(), to) }()
 	testenv.Wait(t, "a step that has waited for longer than read_timeout", func() bool {
 		return d.Int(t, `SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table metadata lock%' AND time >= 2`) > 0
 	})
@@ -255,7 +255,7 @@ func TestStepsBackKnowEveryForm(t *testing.T) {
 	require.NoError(t, m.Up(t.Context()))
 	steps, err := m.StepsBack(t.Context(), 0)
 	require.NoError(t, err)
-	require.EqualValues(t, newestVersion(t), steps[0].Version)
+	require.Equal(t, newestVersion(t), steps[0].Version)
 	for _, step := range steps {
 		require.NotEmpty(t, step.Losses, step.Name)
 	}

@@ -214,8 +214,8 @@ func (s *shop) agreed(ctx context.Context, prefix string, repeats bool) error {
 	return nil
 }
 
-func each(ctx context.Context, tx *sql.Tx, query string, do func(*sql.Rows) error, args ...any) error {
-	rows, err := tx.QueryContext(ctx, query, args...)
+func each(ctx context.Context, tx *sql.Tx, query string, do func(*sql.Rows) error) error {
+	rows, err := tx.QueryContext(ctx, query)
 	if err != nil {
 		return fmt.Errorf("reading rows: %w", err)
 	}

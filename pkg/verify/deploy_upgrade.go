@@ -83,24 +83,24 @@ func (w *deploy) upgrade(ctx context.Context, t *tally) (err error) {
 
 // lay makes the schema by the release's own lapsectl.
 func (u *upgrade) lay(ctx context.Context, env []string) error {
-	_, err := u.call(ctx, env, u.before.bin, "migrate", "up")
+	err := u.call(ctx, env, u.before.bin, "migrate", "up")
 	return err
 }
 
 // call calls a release's lapsectl with what every release knows of the installation.
-func (u *upgrade) call(ctx context.Context, env []string, bin string, args ...string) (string, error) {
+func (u *upgrade) call(ctx context.Context, env []string, bin string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, upgradeCall)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, lapsectl), args...)
-	var out, errs bytes.Buffer
-	cmd.Dir, cmd.Stdout, cmd.Stderr = os.TempDir(), &out, &errs
+	var errs bytes.Buffer
+	cmd.Dir, cmd.Stderr = os.TempDir(), &errs
 	cmd.Env = append(only(env, func(path string) bool {
 		return path == "installation" || path == "prefix" || path == "broker.url" || strings.HasPrefix(path, "database.")
 	}), "USER=verify")
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("lapsectl %s: %w: %s", strings.Join(args, " "), errors.Join(err, ctx.Err()), errs.String())
+		return fmt.Errorf("lapsectl %s: %w: %s", strings.Join(args, " "), errors.Join(err, ctx.Err()), errs.String())
 	}
-	return out.String(), nil
+	return nil
 }
 
 // only leaves away variables of settings that are not wanted.
@@ -216,7 +216,7 @@ func (u *upgrade) run(ctx context.Context) error {
 
 // template is made by the release before: this one's lapsectl would refuse the schema.
 func (u *upgrade) template(ctx context.Context) (string, error) {
-	_, err := u.call(ctx, u.Env(), u.before.bin, "template", "create", "--name=upgrade", "--value=500", "--currency=CNY", "--after=24h", "--reason=verify")
+	err := u.call(ctx, u.Env(), u.before.bin, "template", "create", "--name=upgrade", "--value=500", "--currency=CNY", "--after=24h", "--reason=verify")
 	if err != nil {
 		return "", err
 	}
@@ -225,13 +225,13 @@ func (u *upgrade) template(ctx context.Context) (string, error) {
 }
 
 func (u *upgrade) migrate(ctx context.Context) error {
-	_, err := u.call(ctx, u.Env(), u.now.bin, "migrate", "up")
+	err := u.call(ctx, u.Env(), u.now.bin, "migrate", "up")
 	return err
 }
 
 // migrateBack is lapsectl of this release: that of the one before does not know the way.
 func (u *upgrade) migrateBack(ctx context.Context) error {
-	_, err := u.call(ctx, u.Env(), u.now.bin, "migrate", "down", "--to="+strconv.FormatInt(u.schema, 10), "--yes")
+	err := u.call(ctx, u.Env(), u.now.bin, "migrate", "down", "--to="+strconv.FormatInt(u.schema, 10), "--yes")
 	return err
 }
 

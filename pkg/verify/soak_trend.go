@@ -43,9 +43,16 @@ func noise(name string) float64 {
 		suffix string
 		most   float64
 	}{
-		{"goroutines", 5}, {"fds", 5}, {"connections", 3}, {"channels", 3},
-		{"broker.resident_mib", 512}, {"resident_mib", 8}, {"disk_mib", 512},
-		{"outbox.rows", 500}, {"outbox.oldest_ms", 250}, {"purge_lag", 10_000},
+		{"goroutines", 5},
+		{"fds", 5},
+		{"connections", 3},
+		{"channels", 3},
+		{"broker.resident_mib", 512},
+		{"resident_mib", 8},
+		{"disk_mib", 512},
+		{"outbox.rows", 500},
+		{"outbox.oldest_ms", 250},
+		{"purge_lag", 10_000},
 	} {
 		if strings.HasSuffix(name, n.suffix) {
 			return n.most

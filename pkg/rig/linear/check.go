@@ -12,8 +12,8 @@ import (
 
 // What a history can be found to be.
 var (
-	ErrNotLinear = errors.New("no order of the calls explains the answers") //nolint:gochecknoglobals // a constant error
-	ErrTooLong   = errors.New("no order of the calls was found in time")    //nolint:gochecknoglobals // likewise
+	ErrNotLinear = errors.New("no order of the calls explains the answers")
+	ErrTooLong   = errors.New("no order of the calls was found in time")
 )
 
 // Check looks for an order of the calls that explains every answer, for at most limit.

@@ -35,7 +35,7 @@ func TestParkedMessagesGoHome(t *testing.T) {
 	t.Parallel()
 	c := newScene(t)
 	plan := part(c.ladder, c.ladder.Due(), c.ladder.DueExact(), c.ladder.DueRelaxed(), c.ladder.Unroutable(), c.ladder.Parked(),
-		c.ladder.ParkExchange(), c.ladder.Issuance(), c.ladder.Notice())
+		c.ladder.ParkExchange(), c.ladder.Issuance(), c.ladder.Notice(), c.ladder.Replay())
 	require.NoError(t, c.client.Declare(c.ctx(), plan))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)

@@ -81,10 +81,13 @@ func (k *Consumer) subscribe(ctx context.Context, s *session) ending {
 	t := time.AfterFunc(k.c.cfg.DrainTimeout, cut)
 	workers.Wait()
 	t.Stop()
-	u.ackLast()
-	if s.alive() && !u.ch.IsClosed() {
-		_ = s.within(calls, k.c.cfg.DrainTimeout, u.ch.Close)
-	}
+	_ = s.within(calls, k.c.cfg.DrainTimeout, func() error {
+		u.ackLast()
+		if !s.alive() || u.ch.IsClosed() {
+			return nil
+		}
+		return u.ch.Close()
+	})
 	if n := u.stale.Load(); n > 0 {
 		k.log.Info("deliveries of an ended session stay unsettled; they will come again", zap.Int64("count", n))
 	}

@@ -107,6 +107,22 @@ type Decision struct {
 	Reason string    // of Drop: why
 }
 
+// Step is the transition that d makes of the row it was decided of; false if there is none.
+func (d Decision) Step(row *Row) (Step, bool) {
+	step := Step{From: row.Status, Cause: d.Cause, OrderID: row.OrderID, LockUntil: row.LockUntil, ExpiresAt: row.ExpiresAt}
+	switch d.Action {
+	case Expire:
+		step.To = Expired
+	case Unlock:
+		step.To = Unused
+	case Drop, Reschedule:
+		return Step{}, false
+	default:
+		return Step{}, false
+	}
+	return step, true
+}
+
 // Reasons for a drop, used as metric labels.
 const (
 	DropAbsent  = "absent"  // no such coupon

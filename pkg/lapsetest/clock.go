@@ -91,15 +91,8 @@ func (m *memory) ring(c *coupon.Coupon) bool {
 		t.Kind, t.At = coupon.KindUnlock, c.LockUntil
 	}
 	d := coupon.Decide(&c.Row, t, m.now)
-	step := coupon.Step{From: c.Status, Cause: d.Cause, OrderID: c.OrderID, LockUntil: c.LockUntil, ExpiresAt: c.ExpiresAt}
-	switch d.Action {
-	case coupon.Expire:
-		step.To = coupon.Expired
-	case coupon.Unlock:
-		step.To = coupon.Unused
-	case coupon.Drop, coupon.Reschedule:
-		return false
-	default:
+	step, ok := d.Step(&c.Row)
+	if !ok {
 		return false
 	}
 	ts := c.Take([]coupon.Step{step}, &coupon.Order{Actor: "lapse"}, m.now)

@@ -21,6 +21,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/api"
 	"github.com/lapsehq/lapse/pkg/client"
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/notice/text"
 	"github.com/lapsehq/lapse/pkg/rig/linear"
 	"github.com/lapsehq/lapse/pkg/store"
@@ -169,7 +170,7 @@ func (f *fleet) play(ctx context.Context, seed uint64, n int) (game, error) {
 	}
 	rec := linear.NewRecorder(p, f.pods...)
 	for _, m := range linear.NewPlan(r, p, time.Now(), clients, moments) {
-		if err := until(ctx, m.At); err != nil {
+		if err := lifecycle.Sleep(ctx, time.Until(m.At)); err != nil {
 			return game{}, err
 		}
 		var wg sync.WaitGroup
@@ -197,18 +198,6 @@ func (f *fleet) play(ctx context.Context, seed uint64, n int) (game, error) {
 	g := game{pair: p}
 	g.history, g.away = rec.History()
 	return g, nil
-}
-
-// until waits for an instant of the clock that ends are measured by.
-func until(ctx context.Context, at time.Time) error {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }
 
 // Three clients, two pods and the sweep have two hundred pairs of coupons at once, while their ends pass and their locks run out: the answers of

@@ -172,13 +172,8 @@ func (p *Pair) settlements(i int, l life, by time.Time) []life {
 // settle is a worker that comes by; it gives false if it finds nothing to do.
 func (p *Pair) settle(i int, l *life, at time.Time) bool {
 	d := coupon.Decide(&l.row, coupon.Trigger{Kind: coupon.KindExpire, CouponID: l.row.ID, Origin: coupon.OriginSweep}, at)
-	step := coupon.Step{From: l.row.Status, Cause: d.Cause, OrderID: l.row.OrderID, LockUntil: l.row.LockUntil, ExpiresAt: l.row.ExpiresAt}
-	switch d.Action {
-	case coupon.Expire:
-		step.To = coupon.Expired
-	case coupon.Unlock:
-		step.To = coupon.Unused
-	case coupon.Drop, coupon.Reschedule:
+	step, ok := d.Step(&l.row)
+	if !ok {
 		return false
 	}
 	p.take(i, l, []coupon.Step{step}, &coupon.Order{}, at)

@@ -94,7 +94,7 @@ func open(ctx context.Context, cfg Config) (s *site, err error) {
 		return s, err
 	}
 	s.installation, err = demo.Install(ctx, demo.InstallationConfig{
-		Stack: cfg.Stack, Bin: cfg.Bin, Hear: s.ears.hear, Workers: []string{}, Ladder: func(c *ladder.Config) { c.Levels = levels() },
+		Stack: cfg.Stack, Bin: cfg.Bin, Hear: s.ears.hear, Workers: []string{}, Ladder: demo.ShortLadder,
 	})
 	if err != nil {
 		return s, err
@@ -233,26 +233,6 @@ func (s *site) aim() {
 	}
 }
 
-// levels are a ladder of 36 queues in place of 182, up to nearly three hours: a broker that is killed every minute must be back soon.
-// What ends later is scheduled again from its top.
-func levels() []ladder.Level {
-	const digits = 9
-	return []ladder.Level{
-		{Name: "k", Unit: 1000 * time.Second, Digits: digits},
-		{Name: "c", Unit: 100 * time.Second, Digits: digits},
-		{Name: "t", Unit: 10 * time.Second, Digits: digits},
-		{Name: "s", Unit: time.Second, Digits: digits},
-	}
-}
-
-func levelsText() string {
-	var parts []string
-	for _, l := range levels() {
-		parts = append(parts, fmt.Sprintf("{name: %s, unit: %s, digits: %d}", l.Name, l.Unit, l.Digits))
-	}
-	return "[" + strings.Join(parts, ", ") + "]"
-}
-
 // zones of the workers' hosts, none of them the database's or UTC.
 func zones() []string {
 	return []string{"America/New_York", "Asia/Kathmandu", "Pacific/Apia", "Europe/Berlin", "America/St_Johns", "Asia/Shanghai", "Australia/Lord_Howe"}
@@ -261,7 +241,7 @@ func zones() []string {
 func (s *site) env(worker, ca string) map[string]string {
 	vars := map[string]string{
 		"LAPSE__LOG__LEVEL":        "warn",
-		"LAPSE__LADDER__LEVELS":    levelsText(),
+		"LAPSE__LADDER__LEVELS":    demo.ShortLevels(),
 		"LAPSE__BROKER__ADDRESSES": s.proxies[worker+"/broker"].addr(),
 		"LAPSE__BROKER__HEARTBEAT": "5s",
 		"LAPSE__BROKER__NAME":      worker,

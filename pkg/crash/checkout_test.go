@@ -17,6 +17,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/client"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/crash"
+	"github.com/lapsehq/lapse/pkg/rig/demo"
 )
 
 // checkout is the API. Whoever is asked is stopped, so that several publishers can be stopped side by side; and lapsectl.
@@ -320,7 +321,7 @@ func rebuilt(v *visit) {
 		ctx, cancel := context.WithTimeout(v.ctx, patience)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, filepath.Join(v.bin, crash.Lapsectl), "rebuild", "--reason=crash", "--json")
-		cmd.Env = append(v.i.Env(), "LAPSE__LADDER__LEVELS="+levelsText(), crash.Variable+"="+v.file(crash.Lapsectl))
+		cmd.Env = append(v.i.Env(), "LAPSE__LADDER__LEVELS="+demo.ShortLevels(), crash.Variable+"="+v.file(crash.Lapsectl))
 		return cmd.CombinedOutput()
 	}
 	armed := time.Now()

@@ -25,7 +25,6 @@ import (
 	"github.com/lapsehq/lapse/pkg/chaos/model"
 	"github.com/lapsehq/lapse/pkg/client"
 	"github.com/lapsehq/lapse/pkg/crash"
-	"github.com/lapsehq/lapse/pkg/ladder"
 	"github.com/lapsehq/lapse/pkg/lifecycle"
 	"github.com/lapsehq/lapse/pkg/rig"
 	"github.com/lapsehq/lapse/pkg/rig/demo"
@@ -115,7 +114,7 @@ func (w *world) open(stack rig.Stack) {
 	}
 	var err error
 	w.i, err = demo.Install(w.ctx, demo.InstallationConfig{
-		Stack: stack, Bin: w.bin, Hear: w.ears.hear, Workers: []string{}, Ladder: func(c *ladder.Config) { c.Levels = levels() },
+		Stack: stack, Bin: w.bin, Hear: w.ears.hear, Workers: []string{}, Ladder: demo.ShortLadder,
 	})
 	require.NoError(w, err)
 	w.ears.clock(func() time.Time { _, high := w.i.Audit().Bounds(); return high })
@@ -146,7 +145,7 @@ func (w *world) put(worker string, more map[string]string) {
 	vars := map[string]string{
 		crash.Variable:          w.file(worker),
 		"LAPSE__LOG__LEVEL":     "warn",
-		"LAPSE__LADDER__LEVELS": levelsText(),
+		"LAPSE__LADDER__LEVELS": demo.ShortLevels(),
 		"LAPSE__BROKER__NAME":   worker,
 		// What the management API could tell at a start is no matter here, and takes as long as all the rest.
 		"LAPSE__BROKER__MANAGEMENT_URL": "",
@@ -181,25 +180,6 @@ func (w *world) put(worker string, more map[string]string) {
 	if w.ended[worker] == nil {
 		w.ended[worker] = make(chan error, 8)
 	}
-}
-
-// levels are a ladder of 36 queues in place of 182.
-func levels() []ladder.Level {
-	const digits = 9
-	return []ladder.Level{
-		{Name: "k", Unit: 1000 * time.Second, Digits: digits},
-		{Name: "c", Unit: 100 * time.Second, Digits: digits},
-		{Name: "t", Unit: 10 * time.Second, Digits: digits},
-		{Name: "s", Unit: time.Second, Digits: digits},
-	}
-}
-
-func levelsText() string {
-	var parts []string
-	for _, l := range levels() {
-		parts = append(parts, fmt.Sprintf("{name: %s, unit: %s, digits: %d}", l.Name, l.Unit, l.Digits))
-	}
-	return "[" + strings.Join(parts, ", ") + "]"
 }
 
 // file arms a worker.

@@ -90,27 +90,13 @@ func (s *shop) afterPause(ctx context.Context, t *tally, n int) error {
 	if err != nil {
 		return err
 	}
-	var lost, early, twice int
-	var lates []time.Duration
-	for _, f := range fates {
-		switch {
-		case f.status != statusExpired:
-			lost++
-			continue
-		case f.expired > 1:
-			twice++
-		}
-		if f.at.Before(f.ends) {
-			early++
-		}
-		lates = append(lates, f.at.Sub(f.ends))
-	}
+	ended := tallyOf(fates, nil)
 	want(t, "coupons", len(fates), Equal, n)
-	want(t, "lost", lost, Equal, 0)
-	want(t, "early", early, Equal, 0)
-	want(t, "twice", twice, Equal, 0)
-	want(t, "late_p50_ms", late(lates, 50), AtLeast, 0)
-	want(t, "late_p99_ms", late(lates, 99), AtLeast, 0)
+	want(t, "lost", len(fates)-ended.expired, Equal, 0)
+	want(t, "early", ended.early, Equal, 0)
+	want(t, "twice", ended.doubled, Equal, 0)
+	want(t, "late_p50_ms", late(ended.lateness, 50), AtLeast, 0)
+	want(t, "late_p99_ms", late(ended.lateness, 99), AtLeast, 0)
 	if err := errors.Join(drained(ctx, s.DB()), lifecycle.Sleep(ctx, lateEvents)); err != nil {
 		return err
 	}

@@ -137,13 +137,6 @@ const (
 	beyondReminders = 40 * day // so far ahead that no reminder is owed yet
 )
 
-func templateID(template string) (id uint64, err error) {
-	if _, err := fmt.Sscan(template, &id); err != nil {
-		return 0, fmt.Errorf("a template's id: %w", err)
-	}
-	return id, nil
-}
-
 // fleetOfAll opens a shop with a notifier, too.
 func (w *checkout) fleetOfAll(ctx context.Context, t *tally, o opening, do func(ctx context.Context, s *shop) error) error {
 	return w.open(ctx, t, o, func(ctx context.Context, s *shop) error {

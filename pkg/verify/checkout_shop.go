@@ -276,6 +276,49 @@ func (s *shop) fates(ctx context.Context) (map[string]*fate, error) {
 	return out, err
 }
 
+// fateTally counts how coupons ended.
+type fateTally struct {
+	expired  int // that are
+	early    int // before their end
+	doubled  int // more than once
+	swept    int // by the sweep
+	lateness []time.Duration
+}
+
+// tallyOf counts fates; timed, unless nil, says whose lateness counts.
+func tallyOf(fates map[string]*fate, timed func(*fate) bool) (t fateTally) {
+	for _, c := range fates {
+		if c.status == statusExpired {
+			t.expired++
+		}
+		if c.cause == "sweep" {
+			t.swept++
+		}
+		if c.expired > 1 {
+			t.doubled++
+		}
+		if c.expired == 0 {
+			continue
+		}
+		if c.at.Before(c.ends) {
+			t.early++
+		}
+		if timed == nil || timed(c) {
+			t.lateness = append(t.lateness, c.at.Sub(c.ends))
+		}
+	}
+	return t
+}
+
+// wants says what holds of coupons that all end, and how late they were.
+func (t fateTally) wants(to *tally) {
+	want(to, "early", t.early, Equal, 0)
+	want(to, "doubled", t.doubled, Equal, 0)
+	told(to, "lateness_p50_ms", int(late(t.lateness, 50)))
+	told(to, "lateness_max_ms", int(late(t.lateness, 100)))
+	told(to, "by_the_sweep", t.swept)
+}
+
 // The numbers of the states, as the audit has them.
 const (
 	statusUnused  = 1
@@ -306,4 +349,11 @@ func late(ds []time.Duration, percent int) float64 {
 	slices.Sort(ds)
 	i := max(0, (len(ds)*percent+99)/100-1)
 	return float64(ds[i].Microseconds()) / second
+}
+
+func templateID(template string) (id uint64, err error) {
+	if _, err := fmt.Sscan(template, &id); err != nil {
+		return 0, fmt.Errorf("a template's id: %w", err)
+	}
+	return id, nil
 }

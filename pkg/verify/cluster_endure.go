@@ -137,35 +137,13 @@ func (w *cluster) judge(ctx context.Context, s *shop, f *feed, ends time.Time) e
 	if err != nil {
 		return err
 	}
-	early, doubled, wrong, swept := 0, 0, 0, 0
-	var lateness []time.Duration
-	for _, c := range fates {
-		if c.status != statusExpired {
-			wrong++
-		}
-		if c.expired > 0 && c.at.Before(c.ends) {
-			early++
-		}
-		if c.expired > 1 {
-			doubled++
-		}
-		if c.cause == "sweep" {
-			swept++
-		}
-		if c.expired > 0 {
-			lateness = append(lateness, c.at.Sub(c.ends))
-		}
-	}
+	ended := tallyOf(fates, nil)
 	t := s.t
 	told(t, "coupons", asked)
 	want(t, "lost", asked-len(fates), Equal, 0)
-	want(t, "early", early, Equal, 0)
-	want(t, "doubled", doubled, Equal, 0)
-	want(t, "wrong_state", wrong, Equal, 0)
-	told(t, "lateness_p50_ms", int(late(lateness, 50)))
-	told(t, "lateness_p99_ms", int(late(lateness, 99)))
-	told(t, "lateness_max_ms", int(late(lateness, 100)))
-	told(t, "by_the_sweep", swept)
+	want(t, "wrong_state", len(fates)-ended.expired, Equal, 0)
+	ended.wants(t)
+	told(t, "lateness_p99_ms", int(late(ended.lateness, 99)))
 	return s.agreed(ctx, "", true)
 }
 

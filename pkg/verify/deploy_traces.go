@@ -186,9 +186,9 @@ func (s *shop) eventTraced(ctx context.Context, template string, ends time.Time)
 	if err != nil {
 		return "", err
 	}
-	var of uint64
-	if _, err := fmt.Sscan(template, &of); err != nil {
-		return "", fmt.Errorf("a template's id: %w", err)
+	of, err := templateID(template)
+	if err != nil {
+		return "", err
 	}
 	g := coupon.Grant{Key: "by-event", TemplateID: of, UserID: "by-event", ExpiresAt: ends, Trace: "00-" + id[:32] + "-" + issuerSpan + "-01"}
 	body, err := s.Codec().Grants("traced", s.Now(), []coupon.Grant{g})

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,7 +69,8 @@ func (f *failed) Unwrap() error { return f.err }
 func TestMain(m *testing.M) {
 	var err error
 	if dir, err = os.MkdirTemp("", "lapse-release"); err != nil {
-		panic(err)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	code := m.Run()
 	_ = os.RemoveAll(dir)

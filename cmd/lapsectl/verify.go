@@ -23,7 +23,7 @@ type verifyCommand struct {
 	Cluster   verifyCluster   `cmd:"" help:"The fleet on a broker of three nodes that are killed, parted, frozen and upgraded, on a stack of its own: about 15 minutes."`
 	Overload  verifyOverload  `cmd:"" help:"Ten times as much as the machine can do is asked for, on a stack of its own: about 8 minutes, at full scale half an hour."`
 	Soak      verifySoak      `cmd:"" help:"Half of what the machine can do, for long, on a stack of its own: nothing grows."`
-	Adoption  verifyAdoption  `cmd:"" help:"The way in: imports, observing and cutting over, on large tables: about 10 minutes, at full scale over an hour."`
+	Adoption  verifyAdoption  `cmd:"" help:"The way in: imports, observing and cutting over, on large tables: about 10 minutes, at full scale an hour."`
 }
 
 type verifyDeploy struct {

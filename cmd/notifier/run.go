@@ -24,6 +24,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/telemetry"
 	"github.com/lapsehq/lapse/pkg/wakeup"
 	"github.com/lapsehq/lapse/pkg/worker"
+	"github.com/lapsehq/lapse/pkg/yield"
 )
 
 func run(ctx context.Context, p config.Process) int {
@@ -55,7 +56,7 @@ func add(w *worker.Worker, c config.Notifier) error {
 	if err != nil {
 		return fmt.Errorf("wake-up: %w", err)
 	}
-	if err := addNotices(w, c.Notice, rules, keeper, risk); err != nil {
+	if err := addNotices(w, c.Notice, c.Yield, rules, keeper, risk); err != nil {
 		return fmt.Errorf("notices: %w", err)
 	}
 	w.App.Go("offsets", notice.NewOffsets(w.Store, map[string][]string{
@@ -68,7 +69,7 @@ func add(w *worker.Worker, c config.Notifier) error {
 	return w.Consume(broker.ConsumerOptions{Config: c.Profile.Consumer(), Queue: w.Ladder.Users(), Handler: keeper.Handle})
 }
 
-func addNotices(w *worker.Worker, c config.Notice, rules *policy.Policy, keeper *profile.Keeper, risk *wakeup.Wakeup) error {
+func addNotices(w *worker.Worker, c config.Notice, stand yield.Config, rules *policy.Policy, keeper *profile.Keeper, risk *wakeup.Wakeup) error {
 	texts, err := text.New(c.Locale)
 	if err != nil {
 		return fmt.Errorf("texts: %w", err)
@@ -103,7 +104,15 @@ func addNotices(w *worker.Worker, c config.Notice, rules *policy.Policy, keeper 
 	w.App.Add("channels", nil, closing(channels))
 	w.App.Go("notices, sending", sender.Run, lifecycle.StopWithin(c.StopWithin()))
 	w.App.Go("notices, closing", closer.Run, lifecycle.StopWithin(c.StopWithin()))
-	return w.Consume(broker.ConsumerOptions{Config: c.Consumer, Queue: w.Ladder.Notice(), Handler: collector.Handle})
+	back, err := yield.New(stand, w.Store, nil)
+	if err != nil {
+		return err
+	}
+	if err := w.Consume(broker.ConsumerOptions{Config: c.Consumer, Queue: w.Ladder.Notice(), Handler: back.Handler(collector.Handle)}); err != nil {
+		return err
+	}
+	w.App.Go("notices, standing back", back.Run) // ends before the consumer
+	return nil
 }
 
 // channelsOf makes the channels that the configuration names.

@@ -24,6 +24,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 	"github.com/lapsehq/lapse/pkg/worker"
+	"github.com/lapsehq/lapse/pkg/yield"
 )
 
 func run(ctx context.Context, p config.Process) int {
@@ -175,12 +176,17 @@ func addLedger(w *worker.Worker, c config.Publisher) error {
 	if !c.Ladder.Ledger {
 		return nil
 	}
+	back, err := yield.New(c.Yield, w.Store, nil)
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
 	consumer, err := w.Consumer(broker.ConsumerOptions{
-		Config: c.Ledger.Consumer(), Queue: w.Ladder.Ledger(), Handler: counts.Handle,
+		Config: c.Ledger.Consumer(), Queue: w.Ladder.Ledger(), Handler: back.Handler(counts.Handle),
 	})
 	if err != nil {
 		return err //nolint:wrapcheck // names the queue
 	}
+	w.App.Go("ledger, standing back", back.Run) // ends before the consumer
 	w.App.Go("ledger seeding", func(ctx context.Context) error { return counts.Seed(ctx, consumer.Ready) })
 	return nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 	"github.com/lapsehq/lapse/pkg/wakeup"
+	"github.com/lapsehq/lapse/pkg/yield"
 )
 
 // Common is what every worker of an installation is told. Installation, prefix, ladder and delay must be the same for all of
@@ -143,6 +144,7 @@ type Publisher struct {
 	Issuance  issuance.Config      `koanf:"issuance"`
 	Order     order.Config         `koanf:"order"`
 	Ledger    ledger.Config        `koanf:"ledger"`
+	Yield     yield.Config         `koanf:"yield"` // of the ledger, to events that wait to be told
 	Heartbeat heartbeat.Config     `koanf:"heartbeat"`
 	API       api.Config           `koanf:"api"`
 	Console   console.Config       `koanf:"console"`
@@ -155,7 +157,7 @@ const besideAPI = 8
 func DefaultPublisher() Publisher {
 	c := Publisher{
 		Common: DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Reminders: planner.DefaultRemindConfig(),
-		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
+		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(), Yield: yield.DefaultConfig(),
 		Heartbeat: heartbeat.DefaultConfig(), API: api.DefaultConfig(), Console: console.DefaultConfig(),
 	}
 	c.Admin.Address = ":9101"
@@ -222,13 +224,14 @@ func DefaultExpirer() Expirer {
 type Notifier struct {
 	Common  `koanf:",squash"`
 	Notice  Notice         `koanf:"notice"`
+	Yield   yield.Config   `koanf:"yield"` // of the gathering of notices, to events that wait to be told
 	Profile profile.Config `koanf:"profile"`
 	Wakeup  wakeup.Config  `koanf:"wakeup"`
 }
 
 // DefaultNotifier returns the defaults.
 func DefaultNotifier() Notifier {
-	c := Notifier{Common: DefaultCommon(), Notice: DefaultNotice(), Profile: profile.DefaultConfig(), Wakeup: wakeup.DefaultConfig()}
+	c := Notifier{Common: DefaultCommon(), Notice: DefaultNotice(), Yield: yield.DefaultConfig(), Profile: profile.DefaultConfig(), Wakeup: wakeup.DefaultConfig()}
 	c.Admin.Address = ":9103"
 
 	return c

@@ -22,7 +22,7 @@ import (
 
 // checkout is the API. Whoever is asked is stopped, so that several publishers can be stopped side by side; and lapsectl.
 func checkout() *stage {
-	keys := &keys{}
+	keys := &keys{later: make(map[string]func(w *world))}
 	return &stage{
 		name: "checkout", rings: []string{"#"},
 		lanes: []lane{
@@ -121,8 +121,8 @@ func readers() []scene {
 // keys are Idempotency-Keys whose requests died, which are asked for again when nobody is stopped any more.
 type keys struct {
 	mu    sync.Mutex
-	later []func(w *world)
-	dead  *keyed // its lease runs
+	later map[string]func(w *world) // by what is asked for
+	dead  *keyed                    // its lease runs
 }
 
 // keyed is a request with a key.
@@ -155,17 +155,17 @@ func (k *keyed) row(w *world) (known, answered int) {
 	return known, answered
 }
 
-func (k *keys) postpone(f func(w *world)) {
+func (k *keys) postpone(v *visit, f func(w *world)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.later = append(k.later, f)
+	k.later[v.scene.point+" "+v.side+", the end"] = f
 }
 
 // last asks for all that is left, side by side, since each waits for its lease.
 func (k *keys) last(w *world) {
 	var all sync.WaitGroup
-	for _, f := range k.later {
-		all.Go(func() { f(w) })
+	for what, f := range k.later {
+		all.Go(func() { w.step(what, f) })
 	}
 	all.Wait()
 }
@@ -195,7 +195,7 @@ func (k *keys) scenes() []scene {
 				return
 			}
 			v.busy(one.once)
-			k.postpone(func(w *world) { one.settle(w, v.worker) })
+			k.postpone(v, func(w *world) { one.settle(w, v.worker) })
 		}},
 		{point: "write idempotency.delete", pass: func(v *visit) {
 			c := v.grant(time.Hour)
@@ -219,7 +219,7 @@ func (k *keys) scenes() []scene {
 				return
 			}
 			v.busy(nothing)
-			k.postpone(refused)
+			k.postpone(v, refused)
 		}},
 	}
 }
@@ -244,7 +244,7 @@ func templates(k *keys) []scene {
 			key := "create-" + v.side
 			create, made := creating(v, key, terms(key, nil))
 			v.call(create, func() { require.Equal(v, v.done(), v.named(key)) })
-			k.postpone(func(w *world) {
+			k.postpone(v, func(w *world) {
 				w.again(v.worker, create)
 				require.Equal(w, 1, w.named(key), "templates of one request")
 				require.NotEmpty(w, made.TemplateID)
@@ -259,7 +259,7 @@ func templates(k *keys) []scene {
 				return err
 			}
 			v.call(revise, func() { require.Equal(v, 1+v.done(), v.revisions(old)) })
-			k.postpone(func(w *world) {
+			k.postpone(v, func(w *world) {
 				w.again(v.worker, revise)
 				require.Equal(w, 2, w.revisions(old), "revisions")
 				require.EqualValues(w, 2, made.Revision)
@@ -288,7 +288,7 @@ func templates(k *keys) []scene {
 			})
 			if v.after() {
 				v.busy(k.dead.once)
-				k.postpone(func(w *world) { k.dead.settle(w, v.worker) })
+				k.postpone(v, func(w *world) { k.dead.settle(w, v.worker) })
 			}
 		}},
 	}

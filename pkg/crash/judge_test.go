@@ -64,7 +64,7 @@ func (w *world) judge() {
 	if len(w.ears.source) != 1 {
 		w.Errorf("the events have several sources: %v", w.ears.source)
 	}
-	w.t.Logf("%s: %d stops, %d coupons, %d steps, %d events heard again", w.stage.name, len(w.deaths), len(f.Rows), verdict.Steps, verdict.Repeats)
+	w.Logf("%d stops, %d coupons, %d steps, %d events heard again", len(w.deaths), len(f.Rows), verdict.Steps, verdict.Repeats)
 }
 
 // settle waits until nothing waits any more; what still does is told, and the judge says the rest.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -27,51 +26,39 @@ type visit struct {
 	scene  scene
 	side   string
 	worker string
-	failed bool
 	stops  int
 }
 
 // play lets a worker be stopped at a point, and looks at what comes of it.
 func (w *world) play(l lane, sc scene, side string) {
-	v := &visit{world: w, scene: sc, side: side, worker: l.worker}
-	if sc.worker != "" {
-		v.worker = sc.worker
-	}
-	began := time.Now()
-	done := make(chan struct{})
-	go func() { // it ends with the first failure
-		defer close(done)
+	w.step(sc.point+" "+side, func(w *world) {
+		v := &visit{world: w, scene: sc, side: side, worker: l.worker}
+		if sc.worker != "" {
+			v.worker = sc.worker
+		}
+		defer v.restore()
 		sc.pass(v)
-	}()
-	<-done
-	w.disarm(v.worker)
-	if v.worker != crash.Lapsectl && !w.i.Fleet().Running(v.worker) {
-		if err := w.i.Fleet().Launch(w.ctx, v.worker); err != nil {
-			w.Errorf("%v", err)
+		require.NotZero(v, v.stops, "nobody was stopped")
+	})
+}
+
+// restore leaves the worker as the next visit needs it, whatever became of this one.
+func (v *visit) restore() {
+	v.disarm(v.worker)
+	if v.worker != crash.Lapsectl && !v.i.Fleet().Running(v.worker) {
+		if err := v.i.Fleet().Launch(v.ctx, v.worker); err != nil {
+			v.Errorf("%v", err)
 		}
 	}
-	if !v.failed && v.stops == 0 {
-		v.Errorf("nobody was stopped")
-	}
-	w.t.Logf("%s: %s %s: %.1fs", w.stage.name, sc.point, side, time.Since(began).Seconds())
 }
-
-func (v *visit) Errorf(format string, args ...any) {
-	v.failed = true
-	v.world.Errorf("%s %s: %s", v.scene.point, v.side, fmt.Sprintf(format, args...))
-}
-
-func (*visit) FailNow() { runtime.Goexit() }
 
 // after says that the point has been passed when the process stops.
 func (v *visit) after() bool { return v.side == "after" }
 
 // stop arms the worker, causes it to come by the point, and sees it dead by its own hand. dead looks at what is there before it is
 // started again.
-func (v *visit) stop(cause func(), dead ...func()) { v.stopAt(v.scene.point, v.side, cause, dead...) }
-
-func (v *visit) stopAt(point, side string, cause func(), dead ...func()) {
-	at := point + " " + side
+func (v *visit) stop(cause func(), dead ...func()) {
+	at := v.scene.point + " " + v.side
 	v.quietly()
 	armed := time.Now()
 	v.arm(v.worker, at)
@@ -110,7 +97,6 @@ func (v *visit) hit(at string, armed time.Time) {
 	require.NoError(v, os.Remove(hit))
 	v.stops++
 	v.died(death{worker: v.worker, at: at, armed: armed, before: time.Now()})
-	v.hits.note(at)
 }
 
 // call asks the worker once, and stops it thereby: there is no answer, or none but the one that was sent before it died.

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,15 +37,18 @@ const (
 	bearer   = "crash-0123456789abcdef0123456789abcdef"
 )
 
-// world is a stage that is played: an installation, whoever hears what it says, and what was asked of it. Its failures are the
-// test's, from whatever goroutine; FailNow ends the goroutine.
+// world is a stage as one of its tests sees it, with whose failures it ends: the stage's own, or that of a step.
 type world struct {
-	t     *testing.T
-	ctx   context.Context // of the run
+	*testing.T
+	*props
+}
+
+// props are what all steps of a stage that is played share: an installation, whoever hears what it says, and what was asked of it.
+type props struct {
+	ctx   context.Context // of the stage
 	stage *stage
 	dir   string
 	bin   string
-	hits  *hits
 	i     *demo.Installation
 	ears  *ears
 	bells *bells
@@ -67,19 +69,16 @@ type death struct {
 	armed, before time.Time // it died between the two
 }
 
-func (w *world) Errorf(format string, args ...any) {
-	w.t.Errorf("%s: %s", w.stage.name, fmt.Sprintf(format, args...))
+// step is a test within the stage's, which may be run side by side with others.
+func (w *world) step(name string, f func(w *world)) {
+	w.Run(name, func(t *testing.T) { f(&world{T: t, props: w.props}) })
 }
 
-func (*world) FailNow() { runtime.Goexit() }
-
-// run plays a stage. What it fails at it tells the test.
-func (s *stage) run(t *testing.T, stack rig.Stack, bin string, hits *hits) {
-	w := &world{t: t, ctx: t.Context(), stage: s, bin: bin, hits: hits, ears: newEars(), bells: newBells(), ended: make(map[string]chan error)}
-	began := time.Now()
-	defer func() { t.Logf("%s: %.1fs", s.name, time.Since(began).Seconds()) }()
-	w.dir = filepath.Join(t.TempDir(), s.name)
-	require.NoError(w, os.Mkdir(w.dir, 0o700))
+// run plays a stage.
+func (s *stage) run(t *testing.T, stack rig.Stack, bin string) {
+	w := &world{T: t, props: &props{
+		ctx: t.Context(), stage: s, dir: t.TempDir(), bin: bin, ears: newEars(), bells: newBells(), ended: make(map[string]chan error),
+	}}
 	defer w.close()
 	w.open(stack)
 	supervised, stop := context.WithCancel(w.ctx)
@@ -318,7 +317,7 @@ func (w *world) passed(at time.Time) {
 
 func (w *world) close() {
 	logs := ""
-	if w.t.Failed() {
+	if w.Failed() {
 		logs = "crash-" + w.stage.name
 	}
 	w.bells.close(w)
@@ -328,7 +327,7 @@ func (w *world) close() {
 			w.Errorf("%v", err)
 		}
 		if kept != "" {
-			w.t.Logf("%s: the workers' logs are in %s", w.stage.name, kept)
+			w.Logf("the workers' logs are in %s", kept)
 		}
 	}
 	if w.post != nil {

@@ -137,10 +137,11 @@ var errOther = errors.New("another one's")
 
 // mislay takes the coupon's trigger out of the ladder.
 func (v *visit) mislay(c *promised) {
-	v.drained()
 	b, err := v.i.Client()
 	require.NoError(v, err)
 	id := trigger(coupon.SentByVerb, c)
+	// Not until nothing is left to be sent: what others have told meanwhile may wait longer than the trigger.
+	v.until("its trigger to be sent", func() (bool, error) { return v.bells.rung(id) > 0, nil })
 	v.until("its trigger in the ladder", func() (bool, error) {
 		for _, digit := range []int{6, 7, 5, 8, 4} { // of findable, and what it is rounded by
 			found := false

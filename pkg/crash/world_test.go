@@ -159,6 +159,7 @@ func (w *world) put(worker string, more map[string]string) {
 			"LAPSE__API__LIMITS__READ__PER_SECOND":  "0",
 			"LAPSE__API__LIMITS__OPS__PER_SECOND":   "0",
 			"LAPSE__LEDGER__QUOTA_INTERVAL":         "200ms",
+			"LAPSE__OUTBOX__IDLE_POLL":              "200ms", // for what an expirer tells
 		})
 	}
 	if role == demo.Expirer {

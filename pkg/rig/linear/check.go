@@ -98,62 +98,64 @@ func (s *search) step(w world, c asked, got *Answer) []world {
 			return nil
 		}
 	}
-	before := []world{w}
-	for n := 0; n < len(before); n++ {
-		for i, l := range s.lost {
-			if before[n].lost>>i&1 == 1 || c.got.Before(l.sent) {
+	var out []world
+	for before := (worlds{w}); len(before) > 0; before = s.further(before, c) {
+		for i := range before {
+			out = append(out, s.pair.step(before[i], c, got)...)
+		}
+	}
+	return out
+}
+
+// further gives the worlds in which one more of the lost calls was done, before a call with an answer, and to some effect.
+func (s *search) further(before worlds, c asked) (more worlds) {
+	for i, l := range s.lost {
+		if c.got.Before(l.sent) {
+			continue
+		}
+		if l.to.After(c.to) {
+			l.to = c.to // decided later it may as well be done before a later call
+		}
+		for n := range before {
+			if before[n].lost>>i&1 == 1 {
 				continue
-			}
-			if l.to.After(c.to) {
-				l.to = c.to // decided later it may as well be done before a later call
 			}
 			for _, next := range s.pair.step(before[n], l, nil) {
 				next.lost |= 1 << i
-				if !slices.Contains(before, next) {
-					before = append(before, next)
+				if !before[n].admits(&next) {
+					more = more.join(next)
 				}
 			}
 		}
 	}
-	var out []world
-	for _, w := range before {
-		out = append(out, s.pair.step(w, c, got)...)
-	}
-	return out
+	return more
 }
 
 // worlds are all that a pair may be like at one point of an order: the state of the search.
 type worlds []world
 
-// join adds a world, unless one that is there admits all that it does. Everything else being the same, an earlier clock admits more, and so does
+// join adds a world, unless one that is there admits all that it does; what the new one admits goes. Everything else being the same, an earlier clock admits more, and so does
 // a lost call that may still be done, or not.
 func (ws worlds) join(w world) worlds {
 	for i := range ws {
-		switch {
-		case ws[i].admits(&w):
-			return ws
-		case w.admits(&ws[i]):
-			ws[i] = w
+		if ws[i].admits(&w) {
 			return ws
 		}
 	}
-	return append(ws, w)
+	return append(slices.DeleteFunc(ws, func(other world) bool { return w.admits(&other) }), w)
 }
 
 func (w *world) admits(other *world) bool {
+	if w.lost&^other.lost != 0 {
+		return false
+	}
 	for i := range w.lives {
-		if w.lives[i].clock.After(other.lives[i].clock) {
+		one, two := &w.lives[i], &other.lives[i]
+		if one.clock.After(two.clock) || one.row != two.row || one.past != two.past {
 			return false
 		}
 	}
-	same := *other
-	if same.lost = w.lost; w.lost&^other.lost != 0 {
-		return false
-	}
-	for i := range same.lives {
-		same.lives[i].clock = w.lives[i].clock
-	}
-	return *w == same
+	return w.keys == other.keys
 }
 
 func (ws worlds) equal(others worlds) bool {

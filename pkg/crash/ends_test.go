@@ -20,7 +20,7 @@ import (
 
 const (
 	soonOver = 3 * time.Second // time enough to arm somebody before the end
-	findable = 6 * time.Second // time enough to find a trigger in the ladder
+	findable = 8 * time.Second // time enough to find a trigger in the ladder, and in its last level
 )
 
 // ends are the ways in which a coupon ends, and what becomes of it then.
@@ -143,7 +143,7 @@ func (v *visit) mislay(c *promised) {
 	// Not until nothing is left to be sent: what others have told meanwhile may wait longer than the trigger.
 	v.until("its trigger to be sent", func() (bool, error) { return v.bells.rung(id) > 0, nil })
 	v.until("its trigger in the ladder", func() (bool, error) {
-		for _, digit := range []int{6, 7, 5, 8, 4} { // of findable, and what it is rounded by
+		for digit := 9; digit > 0; digit-- { // what is left of findable when it is sent
 			found := false
 			_, err := b.Take(v.ctx, v.i.Ladder().WaitQueue("s", digit, 0), 1, func(d broker.Delivery) error {
 				if found = d.MessageID == id; !found {

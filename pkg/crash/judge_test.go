@@ -155,8 +155,8 @@ func each(w *world, tx *sql.Tx, query string, do func(*sql.Rows) error) {
 	require.NoError(w, rows.Err())
 }
 
-// lag is how much later than it was sent an event may be heard.
-const lag = 3 * time.Second
+// lag is how much later than who was to send it stopped an event may be heard first: its sender has to start again.
+const lag = 10 * time.Second
 
 // heardTwice: who was stopped may have sent once more what it could not know to have been sent; nobody else sends anything twice.
 func (w *world) heardTwice() {

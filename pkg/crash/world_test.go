@@ -148,6 +148,8 @@ func (w *world) put(worker string, more map[string]string) {
 		"LAPSE__BROKER__NAME":   worker,
 		// What the management API could tell at a start is no matter here, and takes as long as all the rest.
 		"LAPSE__BROKER__MANAGEMENT_URL": "",
+		// What a busy broker confirms late is not sent once more.
+		"LAPSE__BROKER__PUBLISH_TIMEOUT": "1m",
 	}
 	if role == demo.Publisher {
 		sum := sha256.Sum256([]byte(bearer))

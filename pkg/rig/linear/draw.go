@@ -66,7 +66,8 @@ const mostCut = 3
 func drawCall(r *rand.Rand, p *Pair) Call {
 	verbs := []coupon.Verb{
 		coupon.VerbLock, coupon.VerbLock, coupon.VerbLock, coupon.VerbLock, coupon.VerbRedeem, coupon.VerbRedeem, coupon.VerbRedeem,
-		coupon.VerbRelease, coupon.VerbRelease, coupon.VerbRefund, coupon.VerbRefund, coupon.VerbRenew, coupon.VerbExtend, coupon.VerbVoid,
+		coupon.VerbRelease, coupon.VerbRelease, coupon.VerbRelease, coupon.VerbRefund, coupon.VerbRefund, coupon.VerbExtend, coupon.VerbVoid,
+		coupon.VerbRenew, coupon.VerbRenew, coupon.VerbRenew, coupon.VerbRenew, // few of them meet a lock of their order
 		Show, Show, Show,
 	}
 	c := Call{Verb: verbs[r.IntN(len(verbs))], Of: r.Perm(2), Order: r.IntN(MaxOrders - 1), Key: NoKey}

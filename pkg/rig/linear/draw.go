@@ -20,19 +20,19 @@ type Moment struct {
 }
 
 // NewPlan draws moments from begin until a second and a half past the pair's ends, most of them around whole seconds, which is when ends pass
-// and locks run out. A call with a key is now and then made again, by whichever client.
+// and locks run out. A call with a key is now and then made again, and a lock renewed that may have come about, by whichever client.
 func NewPlan(r *rand.Rand, p *Pair, begin time.Time, clients, moments int) Plan {
-	last := begin
+	end := begin
 	for i := range p.Coupons {
-		if at := p.Coupons[i].ExpiresAt; at.After(last) && !coupon.IsNever(at) {
-			last = at
+		if at := p.Coupons[i].ExpiresAt; at.After(end) && !coupon.IsNever(at) {
+			end = at
 		}
 	}
-	last = last.Add(1500 * time.Millisecond)
+	end = end.Add(1500 * time.Millisecond)
 	plan := make(Plan, moments)
 	keyed := []Call{}
 	for m := range plan {
-		at := begin.Add(time.Duration(r.Int64N(int64(last.Sub(begin)))))
+		at := begin.Add(time.Duration(r.Int64N(int64(end.Sub(begin)))))
 		if r.IntN(3) > 0 {
 			at = at.Round(time.Second).Add(time.Duration(r.IntN(16)-8) * time.Millisecond)
 		}
@@ -40,15 +40,23 @@ func NewPlan(r *rand.Rand, p *Pair, begin time.Time, clients, moments int) Plan 
 	}
 	slices.SortFunc(plan, func(a, b Moment) int { return a.At.Compare(b.At) })
 	cuts := 0
+	var lock, last Call // of the moments before
 	for m := range plan {
+		lock = last
 		for range clients {
 			c := drawCall(r, p)
 			switch {
+			case lock.Verb == coupon.VerbLock && r.IntN(8) == 0:
+				c = lock
+				c.Verb, c.Key = coupon.VerbRenew, NoKey
 			case len(keyed) > 0 && r.IntN(5) == 0:
 				c = keyed[r.IntN(len(keyed))]
 			case c.Verb != Show && len(keyed) < MaxKeys && r.IntN(4) == 0:
 				c.Key = len(keyed)
 				keyed = append(keyed, c)
+			}
+			if c.Verb == coupon.VerbLock {
+				last = c
 			}
 			cut := time.Duration(0)
 			if cuts < mostCut && r.IntN(10) == 0 { // every one doubles what is possible
@@ -66,8 +74,7 @@ const mostCut = 3
 func drawCall(r *rand.Rand, p *Pair) Call {
 	verbs := []coupon.Verb{
 		coupon.VerbLock, coupon.VerbLock, coupon.VerbLock, coupon.VerbLock, coupon.VerbRedeem, coupon.VerbRedeem, coupon.VerbRedeem,
-		coupon.VerbRelease, coupon.VerbRelease, coupon.VerbRelease, coupon.VerbRefund, coupon.VerbRefund, coupon.VerbExtend, coupon.VerbVoid,
-		coupon.VerbRenew, coupon.VerbRenew, coupon.VerbRenew, coupon.VerbRenew, // few of them meet a lock of their order
+		coupon.VerbRelease, coupon.VerbRelease, coupon.VerbRefund, coupon.VerbRefund, coupon.VerbRenew, coupon.VerbExtend, coupon.VerbVoid,
 		Show, Show, Show,
 	}
 	c := Call{Verb: verbs[r.IntN(len(verbs))], Of: r.Perm(2), Order: r.IntN(MaxOrders - 1), Key: NoKey}

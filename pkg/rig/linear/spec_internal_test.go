@@ -1,5 +1,3 @@
-//go:build proof
-
 package linear
 
 import (

@@ -158,7 +158,7 @@ func each(w *world, tx *sql.Tx, query string, do func(*sql.Rows) error) {
 // lag is how much later than who was to send it stopped an event may be heard first: its sender has to start again.
 const lag = 10 * time.Second
 
-// heardTwice: who was stopped may have sent once more what it could not know to have been sent; nobody else sends anything twice.
+// heardTwice: a relay that was stopped may have sent once more what it could not know to have been sent; nobody else sends anything twice.
 func (w *world) heardTwice() {
 	w.ears.mu.Lock()
 	defer w.ears.mu.Unlock()
@@ -168,7 +168,8 @@ func (w *world) heardTwice() {
 		}
 		stops := 0
 		for _, d := range w.deaths {
-			if strings.HasPrefix(d.worker, demo.Publisher) && d.armed.Before(s.at[len(s.at)-1]) && s.at[0].Before(d.before.Add(lag)) {
+			relays := strings.HasPrefix(d.worker, demo.Publisher) || d.worker == demo.Expirer
+			if relays && d.armed.Before(s.at[len(s.at)-1]) && s.at[0].Before(d.before.Add(lag)) {
 				stops++
 			}
 		}

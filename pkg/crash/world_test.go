@@ -164,6 +164,9 @@ func (w *world) put(worker string, more map[string]string) {
 			"LAPSE__OUTBOX__IDLE_POLL":              "200ms", // for what an expirer tells
 		})
 	}
+	if role != crash.Notifier {
+		vars["LAPSE__OUTBOX__LEASE"] = "2s" // whoever is stopped has had some of the partitions
+	}
 	if role == demo.Expirer {
 		maps.Copy(vars, map[string]string{
 			"LAPSE__EXPIRY__SWEEP__GRACE": "3s", "LAPSE__EXPIRY__SWEEP__OUTAGE_GRACE": "3s", "LAPSE__EXPIRY__SWEEP__INTERVAL": "500ms",

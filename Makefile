@@ -88,10 +88,10 @@ test: stack tools ## every test, with the race detector, against the real server
 	    (cd $$module && $(TEST_ENV) go test -race -count=1 -json -timeout 30m $(TEST_FLAGS) ./...) || code=1; done; fi; \
 	  exit $$code; } | $(TEST_ENV) .tools/summary
 
-# They need minutes and have not all passed yet, so that they are no part of make test.
+# It takes more than two minutes, in which nothing else should have the machine: it is no part of make test.
 .PHONY: proof
-proof: stack ## a real process stopped at every commit point, and the API's histories held against one call after the other
-	@eval "$$(scripts/stack env)"; $(TEST_ENV) go test -tags proof -count=1 -v -timeout 30m ./pkg/crash ./pkg/rig/linear
+proof: stack ## a real process stopped exactly before and behind every commit point, 134 stops, about two minutes
+	@eval "$$(scripts/stack env)"; $(TEST_ENV) go test -tags proof -count=1 -v -timeout 15m ./pkg/crash
 
 .PHONY: lint
 lint: $(GOLANGCI) deploy-check ## linters, the scripts' syntax, and the proof that all SQL is MySQL's

@@ -164,14 +164,16 @@ after a stop exactly before and exactly behind each. The file is written from th
 and `+"`go test ./pkg/crash`"+` holds it against the code: a transaction, or a statement outside of one, that is neither here nor excused below
 fails it. Workers that are built with the tag `+"`crashpoints`"+` kill themselves with SIGKILL exactly before or exactly behind a point that is asked for.
 
-**open**: a test that does so with each of the %d points, starts the worker again, and sets rows, history and events against each other. What it must find
-is what the columns say: every coupon reaches the state it must, none before its end, every step is in history once and has one event by id. What is
-*heard* twice under one id, so that consumers must know it again, is in the last column; what the process had under way beside the point (a batch
-of the relay, a message of another channel) may be heard twice as well. An SMS never comes twice. Until then, `+"`lapsectl chaos`"+` kills at random.
+`+"`make proof`"+` does so with each of the %d points, on both sides: %d stops of real processes on real servers, five installations side by side, in about
+two minutes on two cores. It starts the worker again, looks for what the columns say, and in the end sets rows, history and events of each
+installation against what was asked for: every coupon reaches the state it must, none before its end, every step is in history once and has one event
+by id. What is *heard* twice under one id, so that consumers must know it again, is in the last column; what the process had under way beside the
+point (a batch of the relay, which expirers have as well; a message of another channel) may be heard twice as well. An SMS never comes twice. One
+stop alone, on a running stack: `+"`go test -tags proof ./pkg/crash -run 'TestEveryPoint/ends/commit_sweep_before'`"+`. `+"`lapsectl chaos`"+` kills at random besides.
 
 | point | process | what it makes durable | stopped before: done again | stopped behind: done again | heard twice |
 |---|---|---|---|---|---|
-`, len(points))
+`, len(points), 2*len(points))
 	for _, p := range points {
 		heard := ""
 		for _, side := range []string{"before", "after"} {

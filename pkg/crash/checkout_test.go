@@ -88,9 +88,13 @@ func readers() []scene {
 			v.passed(c.End)
 			api := v.api(v.worker)
 			v.stop(func() { // the reader need not be answered before the aside has rung
-				if got, err := api.Coupon(v.ctx, c.id); err == nil {
-					require.Equal(v, client.Expired, got.State)
-				}
+				v.until("an answer, or the end of who was asked", func() (bool, error) {
+					got, err := api.Coupon(v.ctx, c.id)
+					if err == nil {
+						require.Equal(v, client.Expired, got.State)
+					}
+					return err == nil || !v.i.Fleet().Running(v.worker), nil
+				})
 			})
 			_, state := v.version(c)
 			require.Equal(v, model.Unused, state, "a reader moves nothing")

@@ -43,3 +43,12 @@ func TestALoadAsksForEverything(t *testing.T) {
 	require.Len(t, asked, 11)
 	require.Len(t, ways, 2)
 }
+
+// A run in which hardly anything happened has not held any promise.
+func TestARunMustSaySomething(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, hollow(0, 0, 500, 500))
+	require.NoError(t, hollow(15, 8, 500, 250))
+	require.EqualError(t, hollow(15, 0, 500, 500), "it says nothing: 0 of 15 faults struck, and 500 of 500 coupons were granted")
+	require.Error(t, hollow(15, 15, 500, 40))
+}

@@ -27,6 +27,7 @@ type run struct {
 	cfg    Config
 	site   *site
 	began  time.Time // the load
+	due    int       // strikes of the schedule
 	result *Result
 
 	mu     sync.Mutex
@@ -85,6 +86,7 @@ func asked(faults []string) string {
 // strike lets load and faults run, waits until everything has settled, and judges.
 func (r *run) strike(ctx context.Context, l *load) error {
 	schedule := Schedule(r.cfg.Seed, r.cfg.For, r.cfg.Faults)
+	r.due = len(schedule)
 	for _, k := range schedule {
 		r.cfg.View.Step(k.String())
 	}
@@ -252,5 +254,17 @@ func (r *run) judge(ctx context.Context, l *load) error {
 	for _, f := range r.result.Findings {
 		r.cfg.View.Step("amiss: " + f)
 	}
+	if r.result.Passed {
+		return hollow(r.due, len(r.result.Faults), r.cfg.Coupons, len(facts.Rows))
+	}
 	return nil
+}
+
+// hollow is the error of a run that found nothing wrong because hardly anything happened: the machine stood still, or was far too slow.
+func hollow(due, struck, asked, granted int) error {
+	const least = 2 // one in so many must have come about
+	if least*struck >= due && least*granted >= asked {
+		return nil
+	}
+	return fmt.Errorf("it says nothing: %d of %d faults struck, and %d of %d coupons were granted", struck, due, granted, asked)
 }

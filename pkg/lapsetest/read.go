@@ -259,7 +259,7 @@ func parsePlace(token, query string) (place, error) {
 		return place{}, nil
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(b) != sealBytes+17 || !bytes.Equal(b[:sealBytes], seal(query, b[sealBytes:])) {
+	if err != nil || len(b) != sealBytes+17 || len(token) != base64.RawURLEncoding.EncodedLen(len(b)) || !bytes.Equal(b[:sealBytes], seal(query, b[sealBytes:])) {
 		return place{}, coupon.ErrPosition
 	}
 	b = b[sealBytes:]

@@ -60,6 +60,9 @@ func seal(query string, body []byte) []byte {
 
 // parsePosition reads a token of the same query; coupon.ErrPosition if it is not one.
 func parsePosition(token, query string) (position, error) {
+	if len(token) != base64.RawURLEncoding.EncodedLen(positionBytes) {
+		return position{}, coupon.ErrPosition // the decoder passes over line breaks
+	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil || len(b) != positionBytes || b[0] != positionVersion {
 		return position{}, coupon.ErrPosition

@@ -254,7 +254,7 @@ func pages(s *site) {
 	require.Equal(s, later, ids[len(ids)-1])
 	require.Len(s, ids, 2)
 	for _, bad := range []string{
-		path + "&page_token=x", path + "&page_token=" + next[1:], path + "&page_token=" + next + "&state=unused",
+		path + "&page_token=x", path + "&page_token=" + next[1:], path + "&page_token=" + next + "%0A", path + "&page_token=" + next + "&state=unused",
 		"/v1/users/" + s.name("user") + "/coupons?limit=2&page_token=" + next,
 	} {
 		s.get(api.ScopeRead, bad).refused(http.StatusBadRequest, "bad_request", "query.page_token")

@@ -18,6 +18,8 @@ TEST_FLAGS  ?=
 # What to test: make test PKG=./pkg/store/...
 PKG         ?= ./...
 FUZZTIME    ?= 20s
+# Of which packages: make fuzz FUZZ='pkg/event pkg/api'
+FUZZ        ?=
 
 # Test hosts stand in another zone than the database (+08:00) and UTC.
 export TEST_SEED
@@ -120,7 +122,7 @@ $(GOLANGCI): tools/go.mod tools/go.sum
 
 .PHONY: fuzz
 fuzz: stack ## every fuzz target for FUZZTIME (20s)
-	@eval "$$(scripts/stack env)"; $(TEST_ENV) scripts/fuzz $(FUZZTIME)
+	@eval "$$(scripts/stack env)"; $(TEST_ENV) scripts/fuzz $(FUZZTIME) $(FUZZ)
 
 # The speed of the fleet beside what people use instead. Full sizes take hours and a quiet machine; a look at one scenario:
 # make bench SCENARIOS=spike SIZE=20000 RUNS=3

@@ -11,7 +11,7 @@ type Why struct {
 	Usable  bool       `json:"usable"`
 	Code    WhyCode    `json:"code"`
 	At      *time.Time `json:"at"`      // of the code: when it began, ended, was used; null: not known, or never
-	Until   *time.Time `json:"until"`   // of a lock: its end; of a usable coupon: its end; null: it has none
+	Until   *time.Time `json:"until"`   // of a lock: its end; of a usable or observed coupon: its end; null: it has none
 	Order   string     `json:"order"`   // that holds it or has used it
 	Cause   string     `json:"cause"`   // of an expiry that was settled
 	Actor   string     `json:"actor"`   // who withdrew it
@@ -33,11 +33,16 @@ const (
 	WhyLocked      WhyCode = "locked"
 	WhyUsed        WhyCode = "used"
 	WhyVoided      WhyCode = "voided"
+	WhyObserved    WhyCode = "observed" // another system owns it still: every verb refuses it, whatever its state
 )
 
 // Explain says whether the coupon can be used at now, the database's clock.
 func Explain(c *coupon.Coupon, steps []coupon.Transition, now time.Time, paused bool) Why {
 	w := Why{Order: c.OrderID, Scopes: []string{}}
+	if c.Observed {
+		w.Code, w.Until = WhyObserved, known(c.ExpiresAt)
+		return w
+	}
 	switch seen := c.Seen(now); seen {
 	case coupon.Unused:
 		w.Order = ""

@@ -62,6 +62,14 @@ func TestWhyACouponCannotBeUsed(t *testing.T) {
 			steps:  []coupon.Transition{{To: coupon.Unused}, {From: coupon.Unused, To: coupon.Voided, At: now.Add(-time.Hour), Actor: "amy", Reason: "fraud"}},
 			want:   console.Why{Code: console.WhyVoided, At: at(now.Add(-time.Hour)), Actor: "amy", Reason: "fraud"},
 		},
+		"another system's": {
+			change: func(c *coupon.Coupon) { c.Observed = true },
+			want:   console.Why{Code: console.WhyObserved, Until: at(now.Add(time.Hour))},
+		},
+		"another system's, and over": {
+			change: func(c *coupon.Coupon) { c.Observed, c.ExpiresAt = true, now.Add(-time.Hour) },
+			want:   console.Why{Code: console.WhyObserved, Until: at(now.Add(-time.Hour))},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -126,6 +126,7 @@ func (s *system) sandboxTable(box *demo.Sandbox, there []seeded) string {
 	k := box.Management()
 	fmt.Fprintf(&b, "\n  API       %s   token %s (every scope; %sissue, %sorder, %sread, %sops have one)\n",
 		box.URL(), sandboxToken, sandboxOwn, sandboxOwn, sandboxOwn, sandboxOwn)
+	fmt.Fprintf(&b, "  console   %s   the same tokens\n", box.Console())
 	fmt.Fprintf(&b, "  document  %s/openapi.yaml\n", box.URL())
 	fmt.Fprintf(&b, "  RabbitMQ  %s, user %s, password %s; queues %s.*\n", k.Management, k.User, k.Password, box.Prefix())
 	fmt.Fprintf(&b, "  logs      %s\n", box.Logs())

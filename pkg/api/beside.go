@@ -96,6 +96,9 @@ func ParseID(location, text string) (uint64, error) { return parseID(location, t
 // Show is a coupon as the API shows it, in the state in which it was seen.
 func Show(c *coupon.Coupon, seen coupon.Status) Coupon { return showCoupon(c, seen) }
 
+// ShowOffer is what a coupon is worth, likewise.
+func ShowOffer(o coupon.Offer) Offer { return offerOf(o) }
+
 // ShowStep is a step of its life, likewise.
 func ShowStep(t coupon.Transition) Step { return stepOf(t) }
 

@@ -212,17 +212,18 @@ type templates struct {
 }
 
 type templateOut struct {
-	TemplateID string `json:"template_id"`
-	Name       string `json:"name"`
-	Value      int64  `json:"value"`
-	Currency   string `json:"currency"`
-	Stopped    bool   `json:"stopped"`
-	Granted    int64  `json:"granted"`
-	Unused     int64  `json:"unused"`
-	Locked     int64  `json:"locked"`
-	Used       int64  `json:"used"`
-	Expired    int64  `json:"expired"`
-	Voided     int64  `json:"voided"`
+	TemplateID string    `json:"template_id"`
+	Name       string    `json:"name"`
+	Value      int64     `json:"value"`
+	Currency   string    `json:"currency"`
+	Offer      api.Offer `json:"offer"` // without its conditions
+	Stopped    bool      `json:"stopped"`
+	Granted    int64     `json:"granted"`
+	Unused     int64     `json:"unused"`
+	Locked     int64     `json:"locked"`
+	Used       int64     `json:"used"`
+	Expired    int64     `json:"expired"`
+	Voided     int64     `json:"voided"`
 }
 
 func (c *Console) readTemplates(ctx context.Context) (templates, error) {
@@ -233,7 +234,7 @@ func (c *Console) readTemplates(ctx context.Context) (templates, error) {
 	out := templates{Templates: make([]templateOut, len(ts)), More: more}
 	for i, t := range ts {
 		out.Templates[i] = templateOut{
-			TemplateID: strconv.FormatUint(t.TemplateID, 10), Name: t.Name, Value: t.Value, Currency: t.Currency, Stopped: t.Stopped,
+			TemplateID: strconv.FormatUint(t.TemplateID, 10), Name: t.Name, Value: t.Value, Currency: t.Currency, Offer: api.ShowOffer(t.Offer), Stopped: t.Stopped,
 			Granted: t.Granted, Unused: t.Unused, Locked: t.Locked, Used: t.Used, Expired: t.Expired, Voided: t.Voided,
 		}
 	}

@@ -221,6 +221,7 @@ type TemplateStates struct {
 	Name                                           string
 	Value                                          int64 // of one coupon, minor units
 	Currency                                       string
-	Stopped                                        bool // it issues no more
+	Offer                                          Offer // without its conditions: kind, part and cap
+	Stopped                                        bool  // it issues no more
 	Granted, Unused, Locked, Used, Expired, Voided int64
 }

@@ -11,7 +11,7 @@ import (
 //
 //nolint:gochecknoglobals // statements are constants
 var (
-	stmtOverviewStock = define("overview.templates", `SELECT s.template_id, t.name, t.value, t.currency, s.stopped FROM template_stock s
+	stmtOverviewStock = define("overview.templates", `SELECT s.template_id, t.name, t.value, t.currency, t.offer, t.basis_points, t.cap, s.stopped FROM template_stock s
 		JOIN coupon_template t ON t.id = s.template_id AND t.revision = s.revision ORDER BY s.template_id DESC LIMIT ?`)
 	stmtOverviewStats = define("overview.stats", `SELECT template_id, SUM(granted), SUM(used) - SUM(refunded), SUM(expired) - SUM(reinstated), SUM(voided)
 		FROM template_stats WHERE template_id IN (?) GROUP BY template_id`)
@@ -27,7 +27,7 @@ func (s *Store) TemplateStates(ctx context.Context, limit int) (out []coupon.Tem
 	at := map[uint64]*coupon.TemplateStates{}
 	err = s.query(ctx, s.sql, stmtOverviewStock, func(r *sql.Rows) error {
 		var t coupon.TemplateStates
-		if err := r.Scan(&t.TemplateID, &t.Name, &t.Value, &t.Currency, &t.Stopped); err != nil {
+		if err := r.Scan(&t.TemplateID, &t.Name, &t.Value, &t.Currency, &t.Offer.Kind, &t.Offer.BasisPoints, &t.Offer.Cap, &t.Stopped); err != nil {
 			return err
 		}
 		out = append(out, t)

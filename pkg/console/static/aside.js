@@ -60,6 +60,7 @@ function draw() {
       last.items.map((p) => [
         el("input", { type: "checkbox", "data-ref": p.ref, "aria-label": t("parked.pick", p.ref), checked: picked.has(p.ref), onchange: (e) => choose(p.ref, e.target.checked) }),
         p.reason, place(p.place), p.origin || t("unknown"), p.message_id, el("code", {}, p.ref)]))),
+    el("p", { class: "note" }, t("parked.whole")),
     el("div", { class: "act" }, el("button", { type: "button", id: "parked-replay", onclick: open }, "")));
   choose("", false);
 }

@@ -4,6 +4,9 @@ import { clock, date, seconds, short } from "./format.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Steps of an axis of things that are counted: there is no half coupon.
+const whole = Array.from({ length: 12 }, (_, i) => [1, 2, 5].map((n) => n * 10 ** i)).flat();
+
 // A chart that is drawn anew with other data, another size, or other colours.
 export class Chart {
   constructor(node, shape) {
@@ -41,12 +44,12 @@ export class Chart {
     this.day = day;
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px " + getComputedStyle(document.body).fontFamily };
     this.plot = new uPlot({
-      width: this.node.clientWidth, height: this.node.clientHeight, padding: [8, 20, 0, 0], legend: { show: false },
+      width: this.node.clientWidth, height: this.node.clientHeight, padding: [8, 28, 0, 0], legend: { show: false },
       cursor: { y: false, points: { show: !s.bars }, drag: { x: false, y: false } },
       scales: { x: { time: true, range: () => this.range }, y: { range: (_, __, most) => [0, Math.max(1, (most || 0) * 1.08)] } },
       axes: [
         { ...axis, space: 76, size: 30, values: (_, splits) => splits.map((v) => (this.day ? date : this.range[1] - this.range[0] < 600 ? seconds : clock)(new Date(v * 1000))) },
-        { ...axis, size: 48, space: 36, values: (_, splits) => splits.map((v) => short(v)) },
+        { ...axis, size: 48, space: 36, ...(s.whole ? { incrs: whole } : {}), values: (_, splits) => splits.map((v) => short(v)) },
       ],
       series: [{}, ...s.series.map((x) => ({
         label: x.label, stroke: colour(x.colour), fill: s.bars ? colour(x.colour) : undefined, width: s.bars ? 0 : 1.75, points: { show: false },

@@ -17,7 +17,7 @@ const chart = new Chart($("forecast-chart"), (f) => {
   return {
     data: [f.buckets.map((b) => at(b.end) - size), f.buckets.map((b) => (b.counted === "not" ? null : b.unused + b.locked)), f.buckets.map((b) => (b.counted === "not" ? null : b.locked))],
     series: [{ label: t("series.unused"), colour: "--one" }, { label: t("col.locked"), colour: "--two" }],
-    range: [at(f.buckets[0].end) - size, at(f.to)], bars: true,
+    range: [at(f.buckets[0].end) - size, at(f.to)], bars: true, whole: true,
     label: t("chart.forecast", atLeast(f.unused + f.locked, !f.complete), t("span." + chosen())),
     point: (x) => caption(f, x === null ? null : f.buckets.find((b) => at(b.end) > x && at(b.end) - size <= x)),
   };
@@ -30,7 +30,7 @@ const between = (b) => {
 
 function caption(f, b) {
   const notes = [f.complete ? "" : t("forecast.partial"), chosen() === "30d" ? t("forecast.utc") : ""].filter(Boolean).join(" ");
-  $("forecast-caption").textContent = b ? t("read.bucket", between(b), atLeast(b.unused + b.locked, partial(b)), sums(b.value)) : t("forecast.caption", seconds(new Date(last.read_at)), notes);
+  $("forecast-caption").textContent = b ? t("read.bucket", between(b), atLeast(b.unused + b.locked, partial(b)), sums(b.value)) : f.complete && f.unused + f.locked === 0 ? t("forecast.empty", seconds(new Date(last.read_at)), t("span." + chosen())) : t("forecast.caption", seconds(new Date(last.read_at)), notes);
 }
 
 const say = toggle($("forecast-toggle"), $("forecast-table"), (hidden) => t(hidden ? "table.show" : "table.hide"));

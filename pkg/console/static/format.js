@@ -14,6 +14,13 @@ export function money(minor, currency) {
   } catch { return count(minor) + " " + currency; }
 }
 
+// worth is what a coupon takes off: its value, or a part of what is bought.
+export function worth(offer, value, currency) {
+  if (!offer || offer.kind !== "percent") return money(value, currency);
+  const off = t("worth.percent", new Intl.NumberFormat(language(), { style: "percent", maximumFractionDigits: 2 }).format(offer.basis_points / 10000));
+  return offer.cap ? off + ", " + t("worth.cap", money(offer.cap, currency)) : off;
+}
+
 export function sums(value) {
   const currencies = Object.keys(value || {}).sort();
   return currencies.length === 0 ? "0" : currencies.map((c) => money(value[c], c)).join(" + ");

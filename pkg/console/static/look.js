@@ -1,7 +1,8 @@
 // One coupon, or one user: can it be used, why not, and what happened.
 import { $, el, fill, table } from "./dom.js";
 import { Refused, ask } from "./net.js";
-import { ago, count, full, money, sums } from "./format.js";
+import { ago, count, full, money, sums, worth } from "./format.js";
+import { named } from "./templates.js";
 import { t } from "./words.js";
 
 let shown = null; // {kind, id, data, more}
@@ -26,6 +27,7 @@ export function sentence(w, now, currency) {
     case "locked": return t("why.locked", w.order, ...from(w.until));
     case "used": return t("why.used", w.order, ...from(w.at));
     case "voided": return t("why.voided", w.actor || t("unknown"), w.at ? told(w.at) : t("unknown"), w.reason || t("unknown"));
+    case "observed": return t("why.observed");
     default: return w.code;
   }
 }
@@ -55,10 +57,10 @@ function drawCoupon(x) {
   const c = x.coupon, now = new Date(x.now);
   const rows = [];
   const add = (name, ...value) => rows.push(el("dt", {}, name), el("dd", {}, value));
-  add(t("fact.state"), t("state." + c.state), c.state !== c.stored_state ? el("span", { class: "tag" }, t("fact.stored", t("state." + c.stored_state))) : null, c.archived ? el("span", { class: "tag" }, t("fact.archived")) : null);
+  add(t("fact.state"), t("state." + c.state), c.state !== c.stored_state ? el("span", { class: "tag" }, t("fact.stored", t("state." + c.stored_state))) : null, c.archived ? el("span", { class: "tag" }, t("fact.archived")) : null, c.observed ? el("span", { class: "tag" }, t("fact.observed")) : null);
   add(t("fact.user"), el("button", { type: "button", class: "link", onclick: () => look("user", c.user_id) }, c.user_id));
-  add(t("fact.template"), x.template + " (" + c.template_id + ", " + t("revision", c.revision) + ")", x.template_stopped ? el("span", { class: "tag" }, t("fact.stopped")) : null);
-  add(t("fact.value"), money(c.value, c.currency));
+  add(t("fact.template"), x.template + " (#" + c.template_id + ", " + t("revision", c.revision) + ")", x.template_stopped ? el("span", { class: "tag" }, t("fact.stopped")) : null);
+  add(t("fact.value"), worth(c.offer, c.value, c.currency));
   add(t("fact.granted"), when(c.granted_at));
   if (new Date(c.valid_from) > new Date(c.granted_at)) add(t("fact.valid"), when(c.valid_from));
   add(t("fact.ends"), c.expires_at ? when(c.expires_at) : t("fact.never"));
@@ -92,7 +94,7 @@ function drawUser(x) {
       x.coupons.map((c) => [
         el("button", { type: "button", class: "link", "data-coupon": c.coupon_id, onclick: () => look("coupon", c.coupon_id) }, c.coupon_id),
         el("span", { class: "state" + (c.why.usable ? " usable" : "") }, t("short." + c.why.code)),
-        c.expires_at ? when(c.expires_at) : t("fact.never"), money(c.value, c.currency), c.template_id]))),
+        c.expires_at ? when(c.expires_at) : t("fact.never"), worth(c.offer, c.value, c.currency), named(c.template_id)]))),
     x.next ? el("div", { class: "act" }, el("button", { type: "button", class: "plain", id: "look-more", onclick: more }, t("user.more"))) : null);
 }
 
@@ -124,8 +126,9 @@ export async function look(kind, id) {
   if (asking) asking.abort();
   const mine = asking = new AbortController();
   shown = null;
-  answer(t("look.busy"), "");
   fill($("look-out"));
+  if (kind === "coupon" && !/^\d+$/.test(id)) { answer(t("look.number", id), "bad"); return; }
+  answer(t("look.busy"), "");
   try {
     const data = await ask(kind, { id }, undefined, mine.signal);
     if (asking !== mine) return;
@@ -135,7 +138,7 @@ export async function look(kind, id) {
     $("look-answer").scrollIntoView({ block: "nearest" });
   } catch (e) {
     if (asking !== mine || e.name === "AbortError") return;
-    if (e instanceof Refused && e.status === 404) answer(t("look.nothing", id), "bad");
+    if (e instanceof Refused && (e.status === 404 || (kind === "coupon" && e.status === 400))) answer(t("look.nothing", id), "bad");
     else refused(e);
   }
 }

@@ -19,6 +19,7 @@ function two(past, one, other) {
   return {
     data: [past.map((p) => p.at / 1000), past.map((p) => p[one]), past.map((p) => p[other])],
     series: [{ label: t("series." + one), colour: "--one" }, { label: t("series." + other), colour: "--two" }],
+    whole: one === "waiting",
     range: [Math.min(to - 120, Math.max(to - 1200, Math.floor((past.length ? past[0].at : now.at) / 1000))), to], label: t(one === "issued" ? "chart.rates" : "chart.queues", digits(now[one]), digits(now[other])),
   };
 }
@@ -96,11 +97,14 @@ function pipeline(s) {
       s.fleet.map((p) => [p.pod, p.role, p.version, p.alive ? t("heard.now") : t("heard.silent", span(p.silent_ms / 1000))])));
 }
 
+// resume is what a person types; ids are quoted unless they are plain.
+const resume = (p) => ["lapsectl resume", p.what, p.scope ? "--" + p.scope + " " + (/^[\w.:-]+$/.test(p.id) ? p.id : "'" + p.id.replaceAll("'", "'\\''") + "'") : "", '--reason "…"'].filter(Boolean).join(" ");
+
 function pauses(list) {
   renew($("paused"), list, () => list.length === 0 ? [el("p", {}, t("paused.none"))] : [el("div", { class: "scroll", role: "region", tabindex: 0, "aria-labelledby": "paused-title" },
     table(t("paused"), [{ text: t("paused.what") }, { text: t("paused.since") }, { text: t("paused.by") }, { text: t("paused.why") }],
       list.map((p) => [pauseName(p), full(new Date(p.since)), p.actor || t("unknown"), p.reason || t("unknown")]))),
-  el("p", { class: "note" }, t("paused.note"))]);
+  el("p", { class: "note" }, t("paused.note")), ...list.map((p) => el("p", {}, el("code", {}, resume(p))))]);
 }
 
 export function draw(x, every) {

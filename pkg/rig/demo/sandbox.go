@@ -49,6 +49,7 @@ type Sandbox struct {
 	lock  *os.File
 	made  bool
 	url   string
+	page  string // of the console
 }
 
 // OpenSandbox makes the database and the queues, or takes those of an earlier run, and starts the fleet. Whatever it returns,
@@ -106,6 +107,7 @@ func OpenSandbox(ctx context.Context, cfg SandboxConfig) (*Sandbox, error) {
 		return s, err
 	}
 	s.url = fmt.Sprintf("http://127.0.0.1:%d", ports["api"])
+	s.page = fmt.Sprintf("http://127.0.0.1:%d/console/", ports["admin"])
 	return s, p.keepAs(sandboxEnvFile(p.prefix), "Where the sandbox is: read it by eval, then lapsectl works with it.")
 }
 
@@ -223,6 +225,9 @@ func (s *Sandbox) Prefix() string { return s.place.prefix }
 
 // URL is the API's address.
 func (s *Sandbox) URL() string { return s.url }
+
+// Console is the page for people, on the publisher's admin port: another after each start.
+func (s *Sandbox) Console() string { return s.page }
 
 // Database is its address in go-sql-driver's form.
 func (s *Sandbox) Database() string { return s.place.dsn() }

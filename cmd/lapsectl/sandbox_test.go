@@ -77,6 +77,7 @@ func testSandbox(t *testing.T, bin string) {
 		require.Contains(t, first, " "+state+" ")
 	}
 	require.Contains(t, first, "token "+sandboxToken)
+	require.Regexp(t, `(?m)^  console   http://127\.0\.0\.1:\d+/console/ `, first)
 	require.Contains(t, first, `/forward --json '{"what":"end","in_seconds":10}'`)
 
 	again, code := program(t, bin, append(args, "--remove")...)

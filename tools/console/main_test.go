@@ -179,10 +179,14 @@ func (s *scene) seed() {
 	for _, x := range []struct {
 		name  string
 		value int64
-	}{{"双十一满 100 减 5", 500}, {"New customers: ¥20 off", 2000}, {"Free delivery", 800}, {"会员日 Members' day", 1500}} {
+		offer coupon.Offer
+	}{
+		{"双十一满 100 减 5", 500, coupon.Offer{}}, {"New customers: ¥20 off", 2000, coupon.Offer{}},
+		{"An eighth off shoes", 0, coupon.Offer{Kind: coupon.OfferPercent, BasisPoints: 1250, Cap: 5000}}, {"会员日 Members' day", 1500, coupon.Offer{}},
+	} {
 		id, err := s.store.CreateTemplate(s.Context(), coupon.Template{
 			Name: x.name, Rule: coupon.Rule{Kind: coupon.RuleNever}, Actor: "amy", Reason: "autumn",
-			Terms: coupon.Terms{Value: x.value, Currency: "CNY", Precision: coupon.Exact}.Defaults(),
+			Terms: coupon.Terms{Value: x.value, Currency: "CNY", Precision: coupon.Exact, Offer: x.offer}.Defaults(),
 		})
 		require.NoError(s, err)
 		s.templates = append(s.templates, id)

@@ -82,10 +82,16 @@ func figures(s *scene) {
 			require.Equal(s, s.number(`SELECT COUNT(*) FROM coupon WHERE template_id = ? AND status = ?`, id, status), digits(s, row[i+2]), "status %d of %d", status, id)
 		}
 	}
+	worth := func(id uint64) string {
+		return js[string](b, fmt.Sprintf(`document.querySelector('[data-template="%d"]').closest('tr').querySelector('td').textContent`, id))
+	}
+	require.Equal(s, "CN¥5.00", worth(s.templates[0]))
+	require.Equal(s, "12.5% off, CN¥50.00 at most", worth(s.templates[2]), "a percentage is not worth 0.00")
 	require.Contains(s, b.text("#pipeline"), fmt.Sprintf("%d, run out 0", s.number(`SELECT COUNT(*) FROM coupon WHERE status = 2`)))
 	require.Equal(s, s.number(`SELECT COUNT(*) FROM outbox`), digits(s, b.text("#tile-outbox dd")))
 	require.Contains(s, b.text("#parked-sum"), fmt.Sprintf("could not be handled: 3. Without a route: 0. Outbox rows that the broker refused: %d.", s.number(`SELECT COUNT(*) FROM outbox_parked`)))
 	require.Contains(s, b.text("#paused"), "the provider is being moved")
+	require.Contains(s, b.text("#paused"), `lapsectl resume notices --channel sms --reason "…"`)
 	waiting := s.number(`SELECT COUNT(*) FROM coupon WHERE status IN (1,2)`)
 	testenv.Wait(s, "all that will end waits in the ladder", func() bool { return digits(s, b.text("#tile-waiting dd")) >= waiting })
 	require.Contains(s, b.text("#fleet"), "expirer")
@@ -120,7 +126,7 @@ func twoClicks(s *scene) {
 	b := s.open(1280, 900, false)
 	b.signIn(reader)
 	require.True(s, js[bool](b, `(() => { const r = document.getElementById('midnight').getBoundingClientRect(); return r.top >= 0 && r.bottom <= innerHeight; })()`), "without scrolling")
-	look := func(id uint64) string {
+	look := func(id any) string {
 		b.do(chromedp.SetValue(chromedp.CSS("#look-id"), fmt.Sprint(id)), chromedp.Click(chromedp.CSS("#look-form button")))
 		b.until("an answer", `document.querySelector('#look-answer').textContent && !document.querySelector('#look-answer').textContent.includes('…')`)
 		return b.text("#look-answer")
@@ -131,6 +137,16 @@ func twoClicks(s *scene) {
 	require.Contains(s, look(s.locked), "Order order-1001 holds it until ")
 	require.Contains(s, look(s.usable), "It can be used now, until ")
 	require.Equal(s, "There is no coupon 999999999.", look(999999999))
+	require.Equal(s, "There is no coupon 99999999999999999999.", look("99999999999999999999"), "larger than any id")
+	require.Contains(s, look("12O4"), "A coupon's id is a number, and 12O4 is none.")
+	require.Empty(s, b.text("#look-out"))
+	observe := func(observed bool) {
+		_, err := s.inst.DB().ExecContext(s.Context(), `UPDATE coupon SET observed = ? WHERE id = ?`, observed, s.usable)
+		require.NoError(s, err)
+	}
+	observe(true)
+	require.Contains(s, look(s.usable), "It cannot be used here: another system owns it")
+	observe(false)
 
 	b.do(chromedp.SetValue(chromedp.CSS("#look-kind"), "user"), chromedp.SetValue(chromedp.CSS("#look-id"), "ann"), chromedp.Click(chromedp.CSS("#look-form button")),
 		chromedp.WaitVisible(chromedp.CSS("[data-coupon]")))

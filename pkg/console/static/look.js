@@ -82,6 +82,7 @@ function drawUser(x) {
   const s = x.summary;
   const parts = [];
   if (x.coupons.length === 0) parts.push(t("user.none", x.user_id));
+  else if (s && s.usable === 0) parts.push(t("user.unusable", x.user_id));
   else if (s) {
     parts.push(t("user.sum", x.user_id, (s.more ? "≥ " : "") + count(s.usable), count(s.ending), sums(s.value)));
     if (s.next_end) parts.push(t("user.next", told(s.next_end), ago(new Date(s.next_end), now)));

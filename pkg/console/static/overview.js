@@ -66,7 +66,8 @@ const pauseName = (p) => t("pause." + p.what) + " · " + t("scope." + p.scope, p
 function attention(x) {
   const notes = x.notes || [];
   $("attention").hidden = notes.length === 0;
-  const local = (text) => text.replace(/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, (at) => full(new Date(at)));
+  const local = (text) => text.replace(/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, (at) => full(new Date(at)))
+    .replace(/\b(?:(\d+)h)?(?:(\d+)m)?(\d+(?:\.\d+)?)s\b/g, (_, h, m, s) => span((h || 0) * 3600 + (m || 0) * 60 + Number(s)));
   const paused = x.status.paused.map((p) => pauseName(p)); // their notes come in the same order
   const values = (n) => (n.code === "paused" && paused.length ? [paused.shift(), ...n.values.slice(1)] : n.values);
   const texts = notes.map((n) => local(has("note." + n.code) ? t("note." + n.code, ...values(n)) : n.text));

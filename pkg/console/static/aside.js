@@ -48,7 +48,7 @@ function draw() {
   if (last.items.length === 0) { picked.clear(); fill($("parked-out"), found); return; }
   const place = (p) => t("place." + p);
   const region = (label, node) => el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": label }, node);
-  const all = el("input", { type: "checkbox", id: "parked-all", "aria-label": t("parked.all"), onchange: (e) => {
+  const all = el("input", { type: "checkbox", id: "parked-all", "aria-label": t("parked.all"), checked: last.items.every((p) => picked.has(p.ref)), onchange: (e) => {
     for (const box of document.querySelectorAll("#parked-out input[data-ref]")) { box.checked = e.target.checked; choose(box.dataset.ref, e.target.checked); }
   } });
   fill($("parked-out"), found,

@@ -181,8 +181,10 @@ func (s *scene) seed() {
 		value int64
 		offer coupon.Offer
 	}{
-		{"双十一满 100 减 5", 500, coupon.Offer{}}, {"New customers: ¥20 off", 2000, coupon.Offer{}},
-		{"An eighth off shoes", 0, coupon.Offer{Kind: coupon.OfferPercent, BasisPoints: 1250, Cap: 5000}}, {"会员日 Members' day", 1500, coupon.Offer{}},
+		{"双十一满 100 减 5", 500, coupon.Offer{}},
+		{"New customers: ¥20 off", 2000, coupon.Offer{}},
+		{"An eighth off shoes", 0, coupon.Offer{Kind: coupon.OfferPercent, BasisPoints: 1250, Cap: 5000}},
+		{"会员日 Members' day", 1500, coupon.Offer{}},
 	} {
 		id, err := s.store.CreateTemplate(s.Context(), coupon.Template{
 			Name: x.name, Rule: coupon.Rule{Kind: coupon.RuleNever}, Actor: "amy", Reason: "autumn",

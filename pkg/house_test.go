@@ -36,7 +36,7 @@ func levels() map[string]int {
 		"coupon": 0, "client": 0, "ladder": 0, "telemetry": 0, "lifecycle": 0, "secret": 0, "quiet": 0, "pulse": 0, "certs": 0, "crash": 0,
 		"event": 1, "broker": 1, "store": 1, "clock": 1, "operation": 1,
 		"issuance": 2, "outbox": 2, "expiry": 2, "planner": 2, "notice": 2, "notice/inbox": 2, "notice/email": 2, "notice/gateway": 2, "notice/policy": 2, "notice/text": 2,
-		"delay": 2, "api": 2, "order": 2, "ledger": 2, "archive": 2, "reconcile": 2, "rebuild": 2, "bulk": 2, "adopt": 2, "replay": 2, "heartbeat": 2, "profile": 2, "wakeup": 2,
+		"delay": 2, "api": 2, "order": 2, "ledger": 2, "archive": 2, "reconcile": 2, "rebuild": 2, "bulk": 2, "adopt": 2, "replay": 2, "heartbeat": 2, "profile": 2, "wakeup": 2, "yield": 2,
 		"status": 3, "parked": 3,
 		"console": 4,
 		"config":  5,

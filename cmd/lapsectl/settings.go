@@ -32,6 +32,7 @@ import (
 	"github.com/lapsehq/lapse/pkg/reconcile"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/wakeup"
+	"github.com/lapsehq/lapse/pkg/yield"
 )
 
 // settings has the keys of all workers, so that the file of any of them can be given.
@@ -47,6 +48,7 @@ type settings struct {
 	Notice        config.Notice        `koanf:"notice"`
 	Profile       profile.Config       `koanf:"profile"`
 	Wakeup        wakeup.Config        `koanf:"wakeup"`
+	Yield         yield.Config         `koanf:"yield"`
 	API           api.Config           `koanf:"api"`
 	Archive       archive.Config       `koanf:"archive"`
 	Reconcile     reconcile.Config     `koanf:"reconcile"`
@@ -59,7 +61,7 @@ func defaultSettings() settings {
 		Common: config.DefaultCommon(), Outbox: outbox.DefaultConfig(), Planner: planner.DefaultConfig(), Reminders: planner.DefaultRemindConfig(),
 		Issuance: issuance.DefaultConfig(), Order: order.DefaultConfig(), Ledger: ledger.DefaultConfig(),
 		Expiry: expiry.DefaultConfig(), Notice: config.DefaultNotice(), API: api.DefaultConfig(),
-		Profile: profile.DefaultConfig(), Wakeup: wakeup.DefaultConfig(),
+		Profile: profile.DefaultConfig(), Wakeup: wakeup.DefaultConfig(), Yield: yield.DefaultConfig(),
 		Archive: archive.DefaultConfig(), Reconcile: reconcile.DefaultConfig(), Heartbeat: heartbeat.DefaultConfig(),
 		Console: console.DefaultConfig(),
 	}

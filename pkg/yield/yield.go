@@ -26,11 +26,11 @@ const (
 // Config says when to stand back, and for how long.
 type Config struct {
 	Behind time.Duration `koanf:"behind"`  // the age of the oldest event in the outbox from which on others stand back; default 1s
-	AtMost time.Duration `koanf:"at_most"` // in a row; 0: never; default 5m
+	AtMost time.Duration `koanf:"at_most"` // in a row; 0: never; default 1m, well below the age at which a heartbeat that comes by the notices is missed
 }
 
 // DefaultConfig gives the documented defaults.
-func DefaultConfig() Config { return Config{Behind: time.Second, AtMost: 5 * time.Minute} }
+func DefaultConfig() Config { return Config{Behind: time.Second, AtMost: time.Minute} }
 
 // Validate reports every fault, each beginning with the field's name.
 func (c Config) Validate() error {

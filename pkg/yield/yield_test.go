@@ -47,6 +47,9 @@ func took(t *testing.T, y *yield.Yield) time.Duration {
 	return at.Sub(began)
 }
 
+// pass lets virtual time go by.
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // in a bubble of synctest only
+
 func standing(t *testing.T, c yield.Config, o *outbox) *yield.Yield {
 	t.Helper()
 	y, err := yield.New(c, o, nil)
@@ -64,11 +67,11 @@ func TestNobodyStandsBackWithoutNeed(t *testing.T) {
 		}
 		require.EqualValues(t, 1, o.asked.Load(), "not for each batch")
 		o.oldest.Store(int64(time.Second - 1))
-		time.Sleep(time.Second) //nolint:forbidigo // virtual time
+		pass(time.Second)
 		require.Zero(t, took(t, y))
 		o.oldest.Store(int64(time.Hour))
 		o.fails.Store(true)
-		time.Sleep(time.Second)     //nolint:forbidigo // virtual time
+		pass(time.Second)
 		require.Zero(t, took(t, y)) // the handler finds out and says so
 	})
 }
@@ -106,9 +109,9 @@ func TestStandingBackIsBounded(t *testing.T) {
 			require.InDelta(t, c.AtMost, took(t, y), float64(time.Second))
 			for worked := time.Now(); time.Since(worked) < c.AtMost-time.Second; {
 				require.Zero(t, took(t, y))
-				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual time
+				pass(100 * time.Millisecond)
 			}
-			time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
+			pass(2 * time.Second)
 		}
 		require.Zero(t, took(t, standing(t, yield.Config{Behind: time.Second}, o)), "0: never")
 	})

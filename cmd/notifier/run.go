@@ -104,7 +104,7 @@ func addNotices(w *worker.Worker, c config.Notice, stand yield.Config, rules *po
 	w.App.Add("channels", nil, closing(channels))
 	w.App.Go("notices, sending", sender.Run, lifecycle.StopWithin(c.StopWithin()))
 	w.App.Go("notices, closing", closer.Run, lifecycle.StopWithin(c.StopWithin()))
-	back, err := yield.New(stand, w.Store, nil)
+	back, err := yield.New(stand, w.Store, w.Registry, nil)
 	if err != nil {
 		return err
 	}

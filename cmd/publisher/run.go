@@ -176,7 +176,7 @@ func addLedger(w *worker.Worker, c config.Publisher) error {
 	if !c.Ladder.Ledger {
 		return nil
 	}
-	back, err := yield.New(c.Yield, w.Store, nil)
+	back, err := yield.New(c.Yield, w.Store, w.Registry, nil)
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}

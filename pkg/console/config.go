@@ -19,6 +19,8 @@ type Config struct {
 	// PerSecond is how often each token may ask; Burst how often at once. Default 20 and 60.
 	PerSecond float64 `koanf:"per_second"`
 	Burst     int     `koanf:"burst"`
+	// Zone is the IANA name of the zone in which the page tells times, and whose midnight it counts. Default "": that of the browser.
+	Zone string `koanf:"zone"`
 }
 
 // DefaultConfig returns the documented defaults.
@@ -46,6 +48,9 @@ func (c Config) Validate() error {
 	}
 	if c.Burst < 10 || c.Burst > 10_000 { // the page asks for several things when it opens
 		errs = append(errs, fmt.Errorf("burst: must be between 10 and 10000, got %d", c.Burst))
+	}
+	if _, err := time.LoadLocation(c.Zone); err != nil || c.Zone == "Local" { // a browser knows no Local
+		errs = append(errs, fmt.Errorf("zone: must be empty or a name of the tz database such as Asia/Shanghai, got %q", c.Zone))
 	}
 	return errors.Join(errs...)
 }

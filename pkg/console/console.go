@@ -173,11 +173,12 @@ type sessionOut struct {
 	Scopes       []api.Scope `json:"scopes"`
 	Installation string      `json:"installation"`
 	EveryMS      int64       `json:"every_ms"`
+	Zone         string      `json:"zone,omitempty"` // in which times are told; empty: the browser's
 }
 
 // session tells who asks.
 func (c *Console) session(_ context.Context, r asked) (any, error) {
-	return sessionOut{r.by.Name, r.by.Scopes, c.deps.Installation.Installation, c.cfg.Every.Milliseconds()}, nil
+	return sessionOut{r.by.Name, r.by.Scopes, c.deps.Installation.Installation, c.cfg.Every.Milliseconds(), c.cfg.Zone}, nil
 }
 
 // query gives the only value of a parameter, that must be text.

@@ -11,10 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
 	"github.com/lapsehq/lapse/pkg/coupon"
+	"github.com/lapsehq/lapse/pkg/event"
 	"github.com/lapsehq/lapse/pkg/store"
 	"github.com/lapsehq/lapse/pkg/testenv"
 )
@@ -235,16 +237,32 @@ func TestMigratingMayTakeLong(t *testing.T) {
 	d.Store(t) // migrates
 	d.Config.ReadTimeout = time.Second
 	m := openSchema(t, d)
-	reader, err := d.SQL.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
-	_, err = reader.ExecContext(t.Context(), "SELECT COUNT(*) FROM coupon")
-	require.NoError(t, err)
-	went, to := make(chan error, 1), newestVersion(t)-1
-	go func() { went <- m.DownTo(t.Context(), to) }()
-	testenv.Wait(t, "a step that has waited for longer than read_timeout", func() bool {
-		return d.Int(t, `SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table metadata lock%' AND time >= 2`) > 0
-	})
-	require.NoError(t, errors.Join(reader.Rollback(), <-went))
+	to := newestVersion(t) - 1
+	for _, step := range []func() error{
+		func() error { return m.DownTo(t.Context(), to) },
+		func() error { // a worker that may migrate
+			codec, err := event.NewCodec(testenv.Installation)
+			if err != nil {
+				return err
+			}
+			s, err := store.Open(t.Context(), d.Config, codec, zap.NewNop(), prometheus.NewRegistry())
+			if err != nil {
+				return err
+			}
+			return s.Close()
+		},
+	} {
+		reader, err := d.SQL.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = reader.ExecContext(t.Context(), "SELECT COUNT(*) FROM coupon")
+		require.NoError(t, err)
+		went := make(chan error, 1)
+		go func() { went <- step() }()
+		testenv.Wait(t, "a step that has waited for longer than read_timeout", func() bool {
+			return d.Int(t, `SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table metadata lock%' AND time >= 2`) > 0
+		})
+		require.NoError(t, errors.Join(reader.Rollback(), <-went))
+	}
 }
 
 // What a way back may take away is told in any form that a migration uses, and a form that is not known is an error.

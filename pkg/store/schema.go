@@ -34,6 +34,17 @@ func OpenSchema(ctx context.Context, c Config, log *zap.Logger) (*Schema, error)
 	return &Schema{s}, nil
 }
 
+// migrate brings the schema to this build's version, over connections of its own that wait for as long as a step may take.
+func migrate(ctx context.Context, c Config, log *zap.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, c.MigrateLimit)
+	defer cancel()
+	m, err := OpenSchema(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.Up(ctx), m.Close())
+}
+
 // Close ends every connection.
 func (m *Schema) Close() error { return m.s.Close() }
 

@@ -167,9 +167,7 @@ func (s *Store) start(ctx context.Context, c Config) error {
 		return err
 	}
 	if c.Migrate == "auto" {
-		mctx, cancel := context.WithTimeout(ctx, c.MigrateLimit)
-		defer cancel()
-		if err := s.MigrateUp(mctx); err != nil {
+		if err := migrate(ctx, c, s.log); err != nil {
 			return err
 		}
 	} else if err := s.VerifySchema(ctx); err != nil {

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
 )
@@ -56,6 +58,7 @@ type Yield struct {
 	now    func() time.Time
 	every  time.Duration
 	ended  chan struct{}
+	shown  prometheus.Gauge
 
 	mu     sync.Mutex
 	looked time.Time // when the answer below was had
@@ -64,15 +67,19 @@ type Yield struct {
 	free   time.Time // until then nobody does
 }
 
-// New makes one. now may be nil for time.Now.
-func New(c Config, s Store, now func() time.Time) (*Yield, error) {
+// New makes one, with its metric on reg. now may be nil for time.Now.
+func New(c Config, s Store, reg prometheus.Registerer, now func() time.Time) (*Yield, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("yield config: %w", err)
 	}
 	if now == nil {
 		now = time.Now
 	}
-	return &Yield{config: c, store: s, now: now, every: lookEvery, ended: make(chan struct{})}, nil
+	shown := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "lapse_standing_back", Help: "1 while statistics or notices wait for the events in the outbox to be told.",
+	})
+	reg.MustRegister(shown)
+	return &Yield{config: c, store: s, now: now, every: lookEvery, ended: make(chan struct{}), shown: shown}, nil
 }
 
 // Run waits for ctx to end; from then on nobody stands back, so that what is in hand can be finished. Run it once, and end it before those who use
@@ -93,7 +100,9 @@ func (y *Yield) Handler(h broker.Handler) broker.Handler {
 
 // wait returns when there is no reason to stand back, or no more time for it.
 func (y *Yield) wait(ctx context.Context) {
+	defer y.shown.Set(0)
 	for y.must(ctx) {
+		y.shown.Set(1)
 		t := time.NewTimer(y.every)
 		select {
 		case <-t.C:

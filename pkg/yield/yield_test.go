@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lapsehq/lapse/pkg/broker"
@@ -52,9 +53,23 @@ func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // in a bubble o
 
 func standing(t *testing.T, c yield.Config, o *outbox) *yield.Yield {
 	t.Helper()
-	y, err := yield.New(c, o, nil)
-	require.NoError(t, err)
+	y, _ := watched(t, c, o)
 	return y
+}
+
+// watched gives what the metric shows, too.
+func watched(t *testing.T, c yield.Config, o *outbox) (y *yield.Yield, shown func() float64) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	y, err := yield.New(c, o, reg, nil)
+	require.NoError(t, err)
+	return y, func() float64 {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		require.Len(t, families, 1)
+		require.Equal(t, "lapse_standing_back", families[0].GetName())
+		return families[0].GetMetric()[0].GetGauge().GetValue()
+	}
 }
 
 func TestNobodyStandsBackWithoutNeed(t *testing.T) {
@@ -80,8 +95,11 @@ func TestWhatCanWaitWaitsUntilEventsAreOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := &outbox{}
-		y := standing(t, yield.DefaultConfig(), o)
+		y, shown := watched(t, yield.DefaultConfig(), o)
+		require.Zero(t, shown())
 		o.oldest.Store(int64(time.Second))
+		seen := make(chan float64, 1)
+		time.AfterFunc(20*time.Second, func() { seen <- shown() })
 		time.AfterFunc(40*time.Second, func() { o.oldest.Store(0) })
 		waited := make(chan time.Duration, 1)
 		go func(began time.Time) {
@@ -92,6 +110,8 @@ func TestWhatCanWaitWaitsUntilEventsAreOut(t *testing.T) {
 		}(time.Now())
 		require.InDelta(t, 40*time.Second, took(t, y), float64(time.Second))
 		require.InDelta(t, 40*time.Second, <-waited, float64(time.Second))
+		require.InDelta(t, 1, <-seen, 0)
+		require.Zero(t, shown())
 		require.LessOrEqual(t, o.asked.Load(), int64(40*4+2), "all callers together ask four times a second")
 		require.Zero(t, took(t, y))
 	})
@@ -140,6 +160,6 @@ func TestConfigReportsEveryFault(t *testing.T) {
 	err := yield.Config{Behind: time.Hour, AtMost: -1}.Validate()
 	require.ErrorContains(t, err, "behind: must be between 100ms and 1m0s, got 1h0m0s")
 	require.ErrorContains(t, err, "at_most: must be between 0s and 10m0s, got -1ns")
-	_, err = yield.New(yield.Config{}, nil, nil)
+	_, err = yield.New(yield.Config{}, nil, nil, nil)
 	require.ErrorContains(t, err, "yield config: behind")
 }

@@ -39,7 +39,8 @@ const (
 	root     = "../.."
 	operator = "operators-token-of-the-test"
 	reader   = "readers-token-of-the-test"
-	zone     = "Asia/Shanghai"
+	shop     = "Asia/Shanghai"    // whose zone the page tells times in
+	viewer   = "America/New_York" // where the browser is
 	patience = 2 * time.Minute
 )
 
@@ -83,7 +84,7 @@ func newScene(t *testing.T) *scene {
 			}
 			return map[string]string{
 				"LAPSE__API__TOKENS":    "[" + token("desk", operator, "read, ops") + ", " + token("looker", reader, "read") + "]",
-				"LAPSE__CONSOLE__EVERY": "1s",
+				"LAPSE__CONSOLE__EVERY": "1s", "LAPSE__CONSOLE__ZONE": shop,
 			}
 		},
 	})
@@ -125,10 +126,10 @@ func (s *scene) number(query string, args ...any) int64 {
 	return n
 }
 
-// midnight is the next one in the browser's zone.
+// midnight is the next one in the shop's zone.
 func (s *scene) midnight() time.Time {
 	s.Helper()
-	place, err := time.LoadLocation(zone)
+	place, err := time.LoadLocation(shop)
 	require.NoError(s, err)
 	y, m, d := time.Now().In(place).Date()
 	return time.Date(y, m, d+1, 0, 0, 0, 0, place)
@@ -272,7 +273,7 @@ func (s *scene) open(width, height int64, dark bool) *browser {
 	}
 	b.do(
 		call(log.Enable, cdp.Empty{}),
-		call(emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: zone}),
+		call(emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: viewer}),
 		call(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1}),
 		call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},

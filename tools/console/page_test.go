@@ -24,6 +24,7 @@ func TestConsole(t *testing.T) {
 	}{
 		{"figures equal SQL", figures},
 		{"one screen, two clicks", twoClicks},
+		{"zones", zones},
 		{"keyboard alone", keyboard},
 		{"language and colours", languageAndColours},
 		{"readers of screens", semantics},
@@ -119,6 +120,27 @@ func (s *scene) bustle(b *browser) {
 		b.until("another reading", fmt.Sprintf(`document.querySelector('#fresh').textContent !== %q`, before))
 	}
 	require.NotZero(s, js[int64](b, `document.querySelectorAll('#rates-chart canvas').length`))
+}
+
+// Midnight is the shop's, wherever somebody looks from; without a shop's zone it is that of who looks.
+func zones(s *scene) {
+	b := s.open(1280, 900, false)
+	b.signIn(reader)
+	require.Contains(s, b.text("footer"), "Times are of the zone GMT+8, set by console.zone")
+	for _, x := range []struct{ zone, now, midnight string }{
+		{shop, "2026-12-01T01:00:00Z", "2026-12-01T16:00:00Z"},
+		{shop, "2026-12-01T15:59:59Z", "2026-12-01T16:00:00Z"},
+		{shop, "2026-12-01T16:00:00Z", "2026-12-02T16:00:00Z"},
+		{"Asia/Kathmandu", "2026-12-01T00:00:00Z", "2026-12-01T18:15:00Z"},
+		{"Pacific/Kiritimati", "2026-12-01T09:59:59Z", "2026-12-01T10:00:00Z"},
+		{"America/New_York", "2026-11-01T04:30:00Z", "2026-11-02T05:00:00Z"}, // a day of 25 hours
+		{"America/New_York", "2026-03-08T05:30:00Z", "2026-03-09T04:00:00Z"}, // of 23
+		{"Africa/Cairo", "2026-04-23T20:00:00Z", "2026-04-23T22:00:00Z"},     // which begins at one
+		{"", "2026-12-01T04:59:00Z", "2026-12-01T05:00:00Z"},                 // the viewer's
+	} {
+		got := js[int64](b, fmt.Sprintf(`import("./format.js").then((f) => { f.tellIn(%q); const at = f.midnight(new Date(%q)); f.tellIn(%q); return at; })`, x.zone, x.now, shop))
+		require.Equal(s, x.midnight, time.Unix(got, 0).UTC().Format(time.RFC3339), "after %s in %q", x.now, x.zone)
+	}
 }
 
 // Who has never seen it finds what expires at midnight on the screen, and two clicks tell why a coupon cannot be used.

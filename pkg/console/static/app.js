@@ -2,7 +2,7 @@
 import { $ } from "./dom.js";
 import { Refused, ask, keep, known } from "./net.js";
 import { language, speak, t } from "./words.js";
-import { zone } from "./format.js";
+import { midnight, ownZone, tellIn, zone } from "./format.js";
 import * as aside from "./aside.js";
 import * as forecast from "./forecast.js";
 import * as look from "./look.js";
@@ -57,6 +57,8 @@ function enter(x) {
   session = x;
   every = Math.max(1000, x.every_ms);
   $("installation").textContent = x.installation;
+  tellIn(x.zone);
+  footer();
   $("login").hidden = true;
   $("page").hidden = false;
   $("leave").hidden = false;
@@ -65,7 +67,7 @@ function enter(x) {
   loop(() => ["status"], () => every, (s) => overview.draw(s, every), overview.stale);
   forecast.waiting();
   counted = loop(() => ["forecast", { span: forecast.chosen() }], forecast.every, forecast.draw, forecast.failed);
-  loop(() => ["midnight", { at: forecast.next(new Date()) }], () => 60000, forecast.drawMidnight, quiet);
+  loop(() => ["midnight", { at: midnight(new Date()) }], () => 60000, forecast.drawMidnight, quiet);
   loop(() => ["templates"], () => 2 * every, templates.draw, quiet);
 }
 
@@ -109,10 +111,13 @@ for (const input of document.querySelectorAll('input[name="span"]')) {
 
 const remember = (key, value) => { try { localStorage.setItem(key, value); } catch { /* then it is chosen again next time */ } };
 
+function footer() {
+  document.querySelector("footer p").textContent = t(ownZone() ? "footer" : "footer.shop", zone());
+}
+
 function again() {
   speak(language());
-  const footer = document.querySelector("footer p");
-  footer.textContent = t("footer", zone());
+  footer();
   overview.again(every);
   forecast.again();
   templates.again();

@@ -1,6 +1,6 @@
 // Charts by uPlot, in the page's colours. Each has a table beside it, so the canvas itself is one picture for readers of screens.
 /* global uPlot */
-import { clock, date, seconds, short } from "./format.js";
+import { clock, date, plotted, seconds, short } from "./format.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -44,7 +44,7 @@ export class Chart {
     this.day = day;
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px " + getComputedStyle(document.body).fontFamily };
     this.plot = new uPlot({
-      width: this.node.clientWidth, height: this.node.clientHeight, padding: [8, 28, 0, 0], legend: { show: false },
+      tzDate: plotted, width: this.node.clientWidth, height: this.node.clientHeight, padding: [8, 28, 0, 0], legend: { show: false },
       cursor: { y: false, points: { show: !s.bars }, drag: { x: false, y: false } },
       scales: { x: { time: true, range: () => this.range }, y: { range: (_, __, most) => [0, Math.max(1, (most || 0) * 1.08)] } },
       axes: [

@@ -1,4 +1,4 @@
-// What expires when, and at the next midnight of who looks.
+// What expires when, and at the next midnight.
 import { $, el, fill, table, toggle } from "./dom.js";
 import { Chart } from "./charts.js";
 import { ago, atLeast, clock, count, date, decimal, seconds, span, sums, zone } from "./format.js";
@@ -71,11 +71,6 @@ export function waiting() {
 
 export function failed(why) {
   $("forecast-caption").textContent = t("forecast.failed", why);
-}
-
-// next is the next midnight here, in seconds since 1970.
-export function next(now) {
-  return Math.floor(new Date(now.getFullYear(), now.getMonth(), now.getDate() + 1).getTime() / 1000);
 }
 
 export function drawMidnight(x) {

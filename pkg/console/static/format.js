@@ -1,4 +1,5 @@
 // Numbers, sums and times as the reader's language writes them.
+/* global uPlot */
 import { language, t } from "./words.js";
 
 export const count = (n) => new Intl.NumberFormat(language()).format(n);
@@ -45,15 +46,34 @@ export function span(seconds) {
 
 export const milliseconds = (ms) => ms <= 0 ? "0 ms" : ms < 1000 ? Math.round(ms) + " ms" : span(ms / 1000);
 
-const when = (options) => (at) => new Intl.DateTimeFormat(language(), options).format(at);
+// Where times are told: in the zone that the publisher names, or else in the browser's.
+let place;
+export const tellIn = (name) => { place = name || undefined; };
+export const ownZone = () => place === undefined;
+export const plotted = (at) => (place ? uPlot.tzDate(new Date(at * 1000), place) : new Date(at * 1000));
+const when = (options) => (at) => new Intl.DateTimeFormat(language(), { ...options, timeZone: place }).format(at);
 export const clock = when({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 export const seconds = when({ hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 export const date = when({ month: "short", day: "numeric" });
 export const full = when({ year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 export const zone = () => {
-  const part = new Intl.DateTimeFormat(language(), { timeZoneName: "short" }).formatToParts(new Date()).find((p) => p.type === "timeZoneName");
+  const part = new Intl.DateTimeFormat(language(), { timeZoneName: "short", timeZone: place }).formatToParts(new Date()).find((p) => p.type === "timeZoneName");
   return part ? part.value : "";
 };
+
+// midnight is when the day after that of an instant begins, in seconds since 1970. Days begin at quarters of an hour, wherever one is; not all
+// of them at 00:00.
+export function midnight(now) {
+  const day = when({ year: "numeric", month: "numeric", day: "numeric" });
+  const today = day(now);
+  let before = Math.floor(now.getTime() / 900e3), after = before + 26 * 4;
+  while (after - before > 1) {
+    const middle = Math.floor((before + after) / 2);
+    if (day(new Date(middle * 900e3)) === today) before = middle;
+    else after = middle;
+  }
+  return after * 900;
+}
 
 // ago tells how far an instant lies from another: "in 2 h 5 min", "3 d 1 h ago".
 export const ago = (at, now) => t(at > now ? "in" : "ago", span((at - now) / 1000));

@@ -46,6 +46,7 @@ function tiles(x) {
   const away = !s.broker.reachable;
   const rows = s.outbox.reduce((n, l) => n + l.rows, 0);
   const oldest = Math.max(0, ...s.outbox.map((l) => l.oldest_ms));
+  const paused = s.paused.some((p) => p.what === "expiry" && p.scope === ""); // which is told by itself
   const aside = sum(s.broker.queues, "parked") + sum(s.broker.queues, "unroutable") + s.outbox_parked;
   fill($("tiles"),
     tile("waiting", t("tile.waiting"), away ? "–" : count(s.broker.waiting), t("tile.waiting.note"), away),
@@ -54,7 +55,7 @@ function tiles(x) {
     tile("expired", t("tile.expired"), t("tile.rate", decimal(s.rates_per_second.expired)), t("tile.window")),
     tile("late", t("tile.late"), s.lateness.expired ? milliseconds(s.lateness.p50_ms) + " / " + milliseconds(s.lateness.p99_ms) : "–",
       s.lateness.expired ? t("tile.late.note", count(s.lateness.expired)) : t("tile.late.none"), s.lateness.p99_ms > 2048),
-    tile("overdue", t("tile.overdue"), s.overdue.coupons ? capped(s.overdue.coupons, 10000) : "0", s.overdue.coupons ? t("tile.overdue.note", span(s.overdue.oldest_seconds)) : t("none"), s.overdue.coupons > 0),
+    tile("overdue", t("tile.overdue"), s.overdue.coupons ? capped(s.overdue.coupons, 10000) : "0", s.overdue.coupons ? t("tile.overdue.note", span(s.overdue.oldest_seconds)) : t("none"), s.overdue.coupons > 0 && !paused),
     tile("outbox", t("tile.outbox"), capped(rows, 100000), rows ? t("tile.outbox.note", milliseconds(oldest)) : t("none"), oldest > 60000),
     tile("planner", t("tile.planner"), span(s.planner.lag_seconds), s.planner.horizon_seconds ? t("tile.planner.horizon", span(s.planner.horizon_seconds)) : t("tile.planner.unlimited"), s.planner.lag_seconds > 120));
   fill($("parked-sum"), aside === 0 && !away ? t("parked.zero")
@@ -88,7 +89,7 @@ function pipeline(s) {
   add(t("pipe.planner"), t("pipe.planner.text", span(s.planner.lag_seconds)));
   for (const r of s.planner.reminders) add(t("pipe.remind", r.offset), t("pipe.planner.text", span(r.lag_seconds)));
   add(t("pipe.locks"), t("pipe.locks.text", capped(s.locks.locked, 100000), capped(s.locks.run_out, 100000)));
-  add(t("pipe.sweep"), t("pipe.sweep.text", count(s.sweep.recovered), count(s.sweep.skipped)) + (s.sweep.modes.length ? " (" + s.sweep.modes.join(", ") + ")" : ""));
+  add(t("pipe.sweep"), t("pipe.sweep.text", count(s.sweep.recovered), count(s.sweep.skipped)) + (s.sweep.modes.length ? " (" + s.sweep.modes.map((m) => t("mode." + m)).join(", ") + ")" : ""));
   add(t("pipe.clock"), t("pipe.clock.text", milliseconds(Math.abs(s.clock.worst_offset_ms)), count(s.clock.stopped)));
   add(t("pipe.drain"), s.drain_per_second ? t("tile.rate", count(Math.round(s.drain_per_second))) : t("unknown"));
   add(t("pipe.bottleneck"), s.bottleneck ? s.bottleneck.party + ": " + s.bottleneck.stage + " (" + t("pipe.stages", decimal(s.bottleneck.slowness)) + ")" : t("none"));

@@ -39,7 +39,8 @@ func (b *bench) notify(ctx context.Context) (metrics, error) {
 			}
 			ms = append(ms, m)
 		}
-		if err := errors.Join(s.publisher.Publish(ctx, ms)...); err != nil {
+		bundles, _ := broker.Bundles(s.Ladder().Bundles(), s.Ladder().BundleKey, ms)
+		if err := errors.Join(s.publisher.Publish(ctx, bundles)...); err != nil {
 			return nil, fmt.Errorf("sending events: %w", err)
 		}
 	}

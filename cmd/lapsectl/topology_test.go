@@ -164,7 +164,7 @@ func TestTopologyDrain(t *testing.T) {
 		broker.Message{Exchange: old.ladder.Unroutable(), ID: "no trigger", Key: "x", Body: []byte("u"), Mandatory: true},
 		broker.Message{Exchange: old.ladder.Orders(), ID: "order", Key: "order.paid", Body: []byte("{}"), Mandatory: true},
 		broker.Message{Exchange: old.ladder.Enter(), ID: "aside", Key: ladder.Key{Digits: [5]int{0, 0, 0, 9, 0}, Kind: ladder.Order, Class: ladder.Exact}.String(), Body: []byte("{}"), Mandatory: true},
-		broker.Message{Exchange: old.ladder.Events(), ID: "event", Key: "coupon.expired", Body: []byte("{}"), Mandatory: true}, // to ledger and notice
+		broker.Message{Exchange: old.ladder.Bundles(), ID: "event", Key: old.ladder.BundleKey("coupon.expired"), Body: []byte("{}"), Mandatory: true}, // to ledger and notice
 	)
 	r := now.run("topology", "drain", "--reason=test")
 	require.Equal(t, exitError, r.code)

@@ -108,7 +108,7 @@ func addNotices(w *worker.Worker, c config.Notice, stand yield.Config, rules *po
 	if err != nil {
 		return err
 	}
-	if err := w.Consume(broker.ConsumerOptions{Config: c.Consumer, Queue: w.Ladder.Notice(), Handler: back.Handler(collector.Handle)}); err != nil {
+	if _, err := w.EventConsumer(broker.ConsumerOptions{Config: c.Consumer, Queue: w.Ladder.Notice(), Handler: back.Handler(collector.Handle)}); err != nil {
 		return err
 	}
 	w.App.Go("notices, standing back", back.Run) // ends before the consumer

@@ -180,7 +180,7 @@ func addLedger(w *worker.Worker, c config.Publisher) error {
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
-	consumer, err := w.Consumer(broker.ConsumerOptions{
+	consumer, err := w.EventConsumer(broker.ConsumerOptions{
 		Config: c.Ledger.Consumer(), Queue: w.Ladder.Ledger(), Handler: back.Handler(counts.Handle),
 	})
 	if err != nil {

@@ -10,7 +10,7 @@ type item struct {
 	d   Delivery
 	tag uint64
 	// forward is set when the handler has decided and only publishing failed.
-	forward *Message
+	forward []Message
 	outcome string // for the counter
 	tries   int    // of publishing forward
 }

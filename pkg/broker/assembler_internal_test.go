@@ -39,7 +39,7 @@ func TestAssemblerGivesEveryDeliveryOnce(t *testing.T) {
 					require.Equal(t, batch[0].forward == nil, it.forward == nil, "fresh ones and forwards do not mix")
 					if rapid.IntRange(0, 4).Draw(t, "again") == 0 {
 						if rapid.Bool().Draw(t, "forward") {
-							it.forward = new(Message)
+							it.forward = make([]Message, 1)
 						}
 						a.hold([]heldItem{{it, now.Add(time.Duration(rapid.IntRange(0, 5).Draw(t, "ms")) * time.Millisecond)}})
 						held++

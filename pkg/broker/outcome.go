@@ -38,18 +38,18 @@ const (
 
 // Outcome is what becomes of one delivery.
 type Outcome struct {
-	kind    outcomeKind
-	message Message
-	reason  string
-	hold    time.Duration
+	kind     outcomeKind
+	messages []Message
+	reason   string
+	hold     time.Duration
 }
 
 // Ack says that the delivery is done with.
 func Ack() Outcome { return Outcome{kind: kindAck} }
 
-// Forward publishes m, waits for its confirm, then acks. If m cannot be
-// published, that is tried again for a while; then the delivery is put back.
-func Forward(m Message) Outcome { return Outcome{kind: kindForward, message: m} }
+// Forward publishes ms, waits for their confirms, then acks. If one of them cannot be
+// published, that is tried again for a while, with all of them; then the delivery is put back.
+func Forward(ms ...Message) Outcome { return Outcome{kind: kindForward, messages: ms} }
 
 // Hold presents the delivery to the handler again after d (at most MaxHold).
 // It stays unsettled meanwhile.
@@ -94,6 +94,16 @@ type ConsumerConfig struct {
 // DefaultConsumerConfig suits small messages handled in database batches.
 func DefaultConsumerConfig() ConsumerConfig {
 	return ConsumerConfig{Prefetch: 4000, Batch: 500, Linger: 10 * time.Millisecond, Concurrency: 2}
+}
+
+// bundledPart: deliveries that may be bundles are taken by this part of what is configured, since each may hold a hundred events.
+const bundledPart = 20
+
+// Bundled is c for a queue of bundles, where c counts events.
+func (c ConsumerConfig) Bundled() ConsumerConfig {
+	c.Batch = max(1, c.Batch/bundledPart)
+	c.Prefetch = max(c.Batch, c.Prefetch/bundledPart)
+	return c
 }
 
 // Validate reports everything that is wrong, each error starting with the

@@ -51,11 +51,10 @@ func (u *subscription) handle(ctx context.Context, batch []item) {
 		case kindAck:
 			acks = append(acks, it.tag)
 		case kindForward:
-			it.forward, it.outcome = &outcomes[i].message, "forward"
+			it.forward, it.outcome = o.messages, "forward"
 			forwards = append(forwards, it)
 		case kindPark:
-			m := it.d.Parked(u.k.o.ParkExchange, o.reason)
-			it.forward, it.outcome = &m, "park"
+			it.forward, it.outcome = []Message{it.d.Parked(u.k.o.ParkExchange, o.reason)}, "park"
 			forwards = append(forwards, it)
 		case kindHold:
 			held = append(held, heldItem{it, time.Now().Add(o.hold)})
@@ -77,9 +76,9 @@ func (u *subscription) forward(ctx context.Context, items []item) {
 		u.giveUp(errors.New("the handler forwards, but the consumer has no publisher"))
 		return
 	}
-	messages := make([]Message, len(items))
+	var messages []Message
 	for i := range items {
-		messages[i] = *items[i].forward
+		messages = append(messages, items[i].forward...)
 	}
 	var (
 		done  = make(map[string][]uint64, 2)
@@ -90,8 +89,9 @@ func (u *subscription) forward(ctx context.Context, items []item) {
 	crash.Before(crash.Forward, u.k.o.Queue)
 	results := u.k.o.Publisher.Publish(ctx, messages)
 	crash.After(crash.Forward, u.k.o.Queue)
-	for i, err := range results {
-		it := items[i]
+	for _, it := range items {
+		err := worst(results[:len(it.forward)])
+		results = results[len(it.forward):]
 		switch {
 		case err == nil:
 			done[it.outcome] = append(done[it.outcome], it.tag)
@@ -117,6 +117,18 @@ func (u *subscription) forward(ctx context.Context, items []item) {
 	}
 	u.hold(again)
 	u.requeue(back)
+}
+
+// worst is the error that decides over messages that go together: one that says that nothing can be published now comes first.
+func worst(errs []error) (worst error) {
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case worst == nil, errors.Is(err, ErrBlocked), errors.Is(err, ErrStopped):
+			worst = err
+		}
+	}
+	return worst
 }
 
 // giveUp ends the subscription: what is unsettled goes back to the queue once.

@@ -30,7 +30,7 @@ func TestTailSeesWhatMatchesAndTakesNothingAway(t *testing.T) {
 	p := e.publisher(e.direct)
 	enough := errors.New("enough")
 	var seen []string
-	ended, stop := e.tailed(e.direct, []string{"coupon.expired", "coupon.issued"}, func(d broker.Delivery) error {
+	ended, stop := e.tailed(e.direct, []string{"heartbeat.expired", "coupon.issued"}, func(d broker.Delivery) error {
 		if seen = append(seen, d.MessageID); len(seen) == 2 {
 			return enough
 		}
@@ -38,7 +38,7 @@ func TestTailSeesWhatMatchesAndTakesNothingAway(t *testing.T) {
 	})
 	defer stop()
 	var msgs []broker.Message
-	for id, key := range []string{"coupon.refused", "coupon.expired", "coupon.issued"} {
+	for id, key := range []string{"coupon.refused", "heartbeat.expired", "coupon.issued"} {
 		msgs = append(msgs, broker.Message{Exchange: e.ladder.Events(), Key: key, ID: string(rune('a' + id))})
 	}
 	noErrors(t, p.Publish(e.ctx(), msgs))

@@ -267,6 +267,9 @@ func (l *Ladder) Unroutable() string { return l.prefix + ".unroutable" }
 // Events is the topic exchange of outgoing events.
 func (l *Ladder) Events() string { return l.prefix + ".events" }
 
+// Bundles is the direct exchange of bundles of events, which feed Ledger and Notice; BundleKey says which.
+func (l *Ladder) Bundles() string { return l.prefix + ".bundles" }
+
 // Issuance names both the topic exchange for grants and its queue.
 func (l *Ladder) Issuance() string { return l.prefix + ".issuance" }
 

@@ -33,16 +33,16 @@ func (l *Ladder) PermissionsOf(role string, declare bool) (Permissions, error) {
 	default:
 		return Permissions{}, fmt.Errorf("role: must be publisher, expirer, notifier, operator or reader, got %q", role)
 	}
-	out := names(l.Enter(), l.Due(), l.Events(), l.ParkExchange())
+	out := names(l.Enter(), l.Due(), l.Events(), l.Bundles(), l.ParkExchange())
 	switch role {
 	case "publisher": // the console looks through what was set aside, and brings it back
 		return Permissions{
-			none, names(l.Enter(), l.Due(), l.Events(), l.ParkExchange(), l.Issuance(), l.Orders(), l.Users(), l.Replay()),
+			none, names(l.Enter(), l.Due(), l.Events(), l.Bundles(), l.ParkExchange(), l.Issuance(), l.Orders(), l.Users(), l.Replay()),
 			names(l.Issuance(), l.Orders(), l.Ledger(), l.Parked(), l.Unroutable()),
 		}, nil
 	case "expirer":
 		return Permissions{none, out, names(append(l.DueQueues(), l.Unroutable())...)}, nil
 	default:
-		return Permissions{none, names(l.Enter(), l.ParkExchange()), names(l.Notice(), l.Users())}, nil
+		return Permissions{none, names(l.Enter(), l.ParkExchange(), l.Replay()), names(l.Notice(), l.Users())}, nil
 	}
 }

@@ -152,7 +152,7 @@ func (l *Ladder) planIntake(p *Plan) {
 		p.Queues = append(p.Queues, Queue{Name: name, Role: RoleIntake, Args: l.work()})
 		p.Bindings = append(p.Bindings, Binding{Source: name, Destination: name, Key: "#"})
 	}
-	p.Exchanges = append(p.Exchanges, Exchange{Name: l.Events(), Type: topic})
+	p.Exchanges = append(p.Exchanges, Exchange{Name: l.Events(), Type: topic}, Exchange{Name: l.Bundles(), Type: direct})
 	intake(l.Issuance())
 	if l.orders {
 		intake(l.Orders())
@@ -166,7 +166,7 @@ func (l *Ladder) planIntake(p *Plan) {
 	}
 	if l.ledger {
 		p.Queues = append(p.Queues, Queue{Name: l.Ledger(), Role: RoleIntake, Args: l.work()})
-		p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Ledger(), Key: "coupon.#"})
+		l.bundled(p, l.Ledger(), bundleLedger, bundleBoth)
 	}
 	p.Queues = append(p.Queues, Queue{Name: l.Notice(), Role: RoleNotice, Args: l.work()})
 	// What was set aside of an event goes back to the queue that refused it, and to no other that hears of it.
@@ -176,8 +176,38 @@ func (l *Ladder) planIntake(p *Plan) {
 			p.Bindings = append(p.Bindings, Binding{Source: l.Replay(), Destination: q.Name, Key: q.Name})
 		}
 	}
-	for _, key := range []string{"coupon.expired", "coupon.expiring", "coupon.at_risk", "heartbeat.expired"} {
-		p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Notice(), Key: key})
+	l.bundled(p, l.Notice(), bundleNotice, bundleBoth)
+	p.Bindings = append(p.Bindings, Binding{Source: l.Events(), Destination: l.Notice(), Key: "heartbeat.expired"}) // which no outbox sends
+}
+
+// The routing keys of bundles.
+const (
+	bundleLedger = "ledger"
+	bundleNotice = "notice"
+	bundleBoth   = "both"
+)
+
+func (l *Ladder) bundled(p *Plan, queue string, keys ...string) {
+	for _, key := range keys {
+		p.Bindings = append(p.Bindings, Binding{Source: l.Bundles(), Destination: queue, Key: key})
+	}
+}
+
+// BundleKey is the routing key of a bundle for the queues of ours that want the event, given its own routing key; empty: none does.
+func (l *Ladder) BundleKey(event string) string {
+	switch {
+	case event == "coupon.refused", event == "coupon.redeem_refused": // no step of a coupon
+		return ""
+	case event == "coupon.expiring", event == "coupon.at_risk":
+		return bundleNotice
+	case event == "coupon.expired" && l.ledger:
+		return bundleBoth
+	case event == "coupon.expired":
+		return bundleNotice
+	case strings.HasPrefix(event, "coupon.") && l.ledger:
+		return bundleLedger
+	default:
+		return ""
 	}
 }
 

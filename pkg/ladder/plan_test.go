@@ -1,6 +1,7 @@
 package ladder_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -241,6 +242,7 @@ func TestPlanArguments(t *testing.T) {
 		"lapse.replay":     {Type: "direct"},
 		"lapse.unroutable": {Type: "fanout"},
 		"lapse.events":     {Type: "topic"},
+		"lapse.bundles":    {Type: "direct"},
 		"lapse.issuance":   {Type: "topic"},
 		"lapse.orders":     {Type: "topic"},
 		"lapse.users":      {Type: "topic"},
@@ -255,12 +257,28 @@ func TestPlanArguments(t *testing.T) {
 	require.Equal(t, "lapse.issuance", broker.route(t, l.Issuance(), "whatever.they.use").Name)
 	require.Equal(t, "lapse.orders", broker.route(t, l.Orders(), "order.paid").Name)
 	require.Equal(t, "lapse.parked", broker.queues[l.Parked()].Name)
-	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.events", Destination: "lapse.notice", Key: "coupon.expired"})
-	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.events", Destination: "lapse.ledger", Key: "coupon.#"})
+	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.events", Destination: "lapse.notice", Key: "heartbeat.expired"})
+	for event, queues := range map[string][]string{
+		"coupon.expired": {"lapse.ledger", "lapse.notice"}, "coupon.expiring": {"lapse.notice"}, "coupon.at_risk": {"lapse.notice"},
+		"coupon.issued": {"lapse.ledger"}, "coupon.used": {"lapse.ledger"}, "coupon.refused": nil, "coupon.redeem_refused": nil, "heartbeat.expired": nil, "": nil,
+	} {
+		require.Equal(t, queues, bundledTo(plan, l.BundleKey(event)), event)
+	}
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.replay", Destination: "lapse.notice", Key: "lapse.notice"})
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.replay", Destination: "lapse.ledger", Key: "lapse.ledger"})
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.park", Destination: "lapse.parked"})
 	require.Contains(t, plan.Bindings, ladder.Binding{Source: "lapse.unroutable", Destination: "lapse.unroutable"})
+}
+
+// bundledTo are the queues that a bundle goes to.
+func bundledTo(p ladder.Plan, key string) (queues []string) {
+	for _, b := range p.Bindings {
+		if b.Source == "lapse.bundles" && b.Key == key {
+			queues = append(queues, b.Destination)
+		}
+	}
+	slices.Sort(queues)
+	return queues
 }
 
 // What is switched off is not there at all: neither a queue that nobody consumes nor an exchange that swallows.

@@ -15,7 +15,7 @@ const MaxBatch = 1000
 type Config struct {
 	Batch       int           `koanf:"batch"`       // events of one transaction at most; default 500
 	Linger      time.Duration `koanf:"linger"`      // how long the first event of a batch waits for others; default 50ms
-	Prefetch    int           `koanf:"prefetch"`    // events in memory; default 2000
+	Prefetch    int           `koanf:"prefetch"`    // single events in memory; of bundles a twentieth; default 2000
 	Concurrency int           `koanf:"concurrency"` // transactions side by side; default 2
 	// QuotaInterval is how often returned quota is looked for. Default 1s.
 	QuotaInterval time.Duration `koanf:"quota_interval"`

@@ -45,7 +45,8 @@ func (w *walk) pod(t *testing.T) {
 	l, err := ledger.New(c, w.db.Store(t), zap.NewNop(), prometheus.NewRegistry())
 	require.NoError(t, err)
 	k, err := w.client.NewConsumer(broker.ConsumerOptions{
-		Config: c.Consumer(), Queue: w.ladder.Ledger(), Handler: l.Handle, Ready: w.store.Ping,
+		Config: c.Consumer().Bundled(), Queue: w.ladder.Ledger(), Ready: w.store.Ping,
+		Handler:   broker.Unbundling{Most: c.Batch, Park: w.ladder.ParkExchange(), Again: w.ladder.Replay()}.Unbundle(l.Handle),
 		Publisher: w.publisher, ParkExchange: w.ladder.ParkExchange(),
 	})
 	require.NoError(t, err)
@@ -67,7 +68,8 @@ func (w *walk) publish(t *testing.T, where string) int {
 		ms = append(ms, m)
 	}
 	require.NoError(t, rows.Err())
-	for _, err := range w.publisher.Publish(t.Context(), ms) {
+	bundles, _ := broker.Bundles(w.ladder.Bundles(), w.ladder.BundleKey, ms)
+	for _, err := range w.publisher.Publish(t.Context(), bundles) {
 		require.NoError(t, err)
 	}
 	return len(ms)
@@ -107,7 +109,7 @@ func TestStatisticsThroughTheBroker(t *testing.T) {
 	require.Equal(t, 120, w.publish(t, "1=1"), "60 + 10 expiries, 50 grants")
 	w.publish(t, "id % 3 = 0")
 	for _, err := range w.publisher.Publish(t.Context(), []broker.Message{
-		{Exchange: w.ladder.Events(), Key: "coupon.used", ID: "bad", Body: []byte(`{"not":"an event"}`), ContentType: event.ContentType},
+		{Exchange: w.ladder.Replay(), Key: w.ladder.Ledger(), ID: "bad", Body: []byte(`{"not":"an event"}`), ContentType: event.ContentType},
 	}) {
 		require.NoError(t, err)
 	}

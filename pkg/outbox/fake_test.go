@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -310,10 +312,14 @@ func (b *fakeBroker) list() []string {
 func (b *fakeBroker) Publish(_ context.Context, ms []broker.Message) []error {
 	ids := make([]string, len(ms))
 	for i, m := range ms {
-		ids[i] = m.ID
+		if ids[i] = m.ID; m.Exchange == bundles {
+			ids[i] = fmt.Sprint(m.Key, " of ", strings.ReplaceAll(string(m.Body), "\n", " "))
+		}
 	}
 	return b.send(ids)
 }
+
+const bundles = "p.bundles"
 
 func (b *fakeBroker) Deliver(_ context.Context, now time.Time, ts []coupon.Timed) []error {
 	ids := make([]string, len(ts))

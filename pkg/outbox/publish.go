@@ -99,7 +99,7 @@ func (r *Relay) send(ctx context.Context, lane int, b batch, wave []coupon.Outgo
 		row := &wave[i]
 		ms[i] = broker.Event(r.deps.Exchange, row.Key, row.MsgID, row.Trace, row.Body)
 	}
-	return r.deps.Events.Publish(ctx, ms)
+	return r.publishBundled(ctx, ms)
 }
 
 func timed(row *coupon.Outgoing) coupon.Timed {

@@ -41,7 +41,7 @@ func (w *world) relay(cfg outbox.Config, s outbox.Store, events delay.Publisher,
 	w.Helper()
 	r, err := outbox.New(cfg, outbox.Deps{
 		Owner: "relay", Store: s, Delay: delay.NewLadder(w.Ladder, events), Events: events, Exchange: w.Ladder.Events(),
-		Wake: wake, Log: testenv.Log(w),
+		Bundles: w.Ladder.Bundles(), BundleKey: w.Ladder.BundleKey, Wake: wake, Log: testenv.Log(w),
 	})
 	require.NoError(w, err)
 	return r
@@ -90,7 +90,7 @@ func (m *mortal) LeaveParts(ctx context.Context, owner string) error {
 }
 
 // Two relays on the real servers; committers with transactions of random length; one relay is killed in the middle. An
-// independent consumer hears every event, each coupon's in order.
+// independent consumer of bundles hears every event, each coupon's in order.
 func TestRelaysOnRealServers(t *testing.T) {
 	t.Parallel()
 	const coupons, each, committers = 500, 40, 5
@@ -99,15 +99,15 @@ func TestRelaysOnRealServers(t *testing.T) {
 	oneByOne := broker.DefaultConsumerConfig()
 	oneByOne.Concurrency = 1 // or the test itself would mix the order up
 	consumer, err := w.Client.NewConsumer(broker.ConsumerOptions{
-		Config: oneByOne, Queue: w.Ladder.Notice(),
-		Handler: func(_ context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
+		Config: oneByOne.Bundled(), Queue: w.Ladder.Notice(),
+		Handler: broker.Unbundling{Most: oneByOne.Batch}.Unbundle(func(_ context.Context, batch []broker.Delivery) ([]broker.Outcome, error) {
 			outcomes := make([]broker.Outcome, len(batch))
 			for i, d := range batch {
-				heard <- d.MessageID
+				heard <- string(d.Body)
 				outcomes[i] = broker.Ack()
 			}
 			return outcomes, nil
-		},
+		}),
 	})
 	require.NoError(t, err)
 	testenv.Run(w, consumer.Run)
@@ -163,7 +163,7 @@ func commitEvents(t testing.TB, d testenv.Database, random *rand.Rand, first, co
 		for c := first; c < coupons; c += n {
 			e := event(uint64(c), k)
 			if _, err := tx.ExecContext(t.Context(), `INSERT INTO outbox (lane, part, coupon_id, msg_id, routing_key, class, body, trace, refused, created_at)
-				VALUES (1,?,?,?,'coupon.expired',' ','{}','',0,UTC_TIMESTAMP(3))`, e.Part, e.CouponID, e.MsgID); err != nil {
+				VALUES (1,?,?,?,'coupon.expired',' ',?,'',0,UTC_TIMESTAMP(3))`, e.Part, e.CouponID, e.MsgID, e.MsgID); err != nil {
 				return errors.Join(err, tx.Rollback())
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +36,7 @@ type bench struct {
 	wake  chan struct{}
 	logs  *observer.ObservedLogs
 	cfg   outbox.Config
+	key   func(string) string // of bundles
 	stop  func()
 }
 
@@ -45,7 +47,7 @@ func onFakes(t *testing.T, prepare func(*bench), run func(*bench)) {
 		b := &bench{store: newFakeStore(time.Now), mq: &fakeBroker{}, wake: make(chan struct{}, 1), logs: logs, cfg: outbox.DefaultConfig()}
 		prepare(b)
 		r, err := outbox.New(b.cfg, outbox.Deps{
-			Owner: "pod", Store: b.store, Delay: b.mq, Events: b.mq, Exchange: "p.events", Wake: b.wake,
+			Owner: "pod", Store: b.store, Delay: b.mq, Events: b.mq, Exchange: "p.events", Bundles: bundles, BundleKey: b.key, Wake: b.wake,
 			Log: zap.New(core), Registerer: prometheus.NewRegistry(),
 		})
 		require.NoError(t, err)
@@ -219,6 +221,71 @@ func TestRefusedRowIsParkedAndItsPartitionGoesOn(t *testing.T) {
 		require.Equal(t, refusalLimit, b.mq.tries("16:1"))
 		require.Len(t, b.logs.FilterMessageSnippet("parked").All(), 1)
 	})
+}
+
+// An event is gone from the outbox when it was confirmed both by itself and in its bundle, and is sent both ways until then.
+func TestAnEventIsSentWhenItsBundleIs(t *testing.T) {
+	t.Parallel()
+	named := func(c uint64, key string) coupon.Outgoing {
+		e := event(c, 1)
+		e.Key, e.Body = key, []byte(e.MsgID)
+		return e
+	}
+	for _, x := range []struct {
+		name    string
+		answer  func(id string, nth int) error
+		sent    []string
+		refused int
+	}{
+		{"confirmed", nil, []string{"16:1", "32:1", "48:1", "both of 16:1 48:1"}, 0},
+		{"the bundle is refused once", func(id string, nth int) error {
+			if id == "both of 16:1 48:1" && nth == 1 {
+				return broker.ErrNacked
+			}
+			return nil
+		}, []string{"16:1", "32:1", "48:1", "16:1", "48:1", "both of 16:1 48:1"}, 0},
+		{"of one bundle nothing is known", func(id string, nth int) error {
+			if id == "both of 16:1 48:1" && nth == 1 {
+				return broker.ErrUnknown
+			}
+			return nil
+		}, []string{"16:1", "32:1", "48:1", "both of 16:1 48:1", "16:1", "48:1", "both of 16:1 48:1"}, 0},
+		{"an event is refused once", func(id string, nth int) error {
+			if id == "16:1" && nth == 1 {
+				return broker.ErrNacked
+			}
+			return nil
+		}, []string{"32:1", "48:1", "both of 16:1 48:1", "16:1", "both of 16:1"}, 0},
+		{"a bundle has no binding", func(id string, _ int) error {
+			if strings.HasPrefix(id, "both") {
+				return broker.ErrReturned
+			}
+			return nil
+		}, nil, 2},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			onFakes(t, func(b *bench) {
+				b.key = func(event string) string {
+					if event == "coupon.expired" {
+						return "both"
+					}
+					return ""
+				}
+				b.store.insert(named(16, "coupon.expired"), named(32, "coupon.refused"), named(48, "coupon.expired"))
+				b.mq.answer = x.answer
+			}, func(b *bench) {
+				in(10 * time.Second)
+				require.Equal(t, x.refused, b.store.left())
+				if x.sent != nil {
+					require.Equal(t, x.sent, b.mq.list())
+				}
+				in(10 * time.Minute)
+				require.Len(t, b.store.aside(), x.refused)
+				require.Zero(t, b.store.left())
+			})
+		})
+	}
 }
 
 func TestBrokerAwayCostsWaitingOnly(t *testing.T) {

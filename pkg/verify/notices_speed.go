@@ -36,7 +36,8 @@ func (w *notices) collect(ctx context.Context, t *tally) error {
 				}
 				ms = append(ms, m)
 			}
-			if err := p.send(ctx, ms); err != nil {
+			bundles, _ := broker.Bundles(p.Ladder().Bundles(), p.Ladder().BundleKey, ms)
+			if err := p.send(ctx, bundles); err != nil {
 				return err
 			}
 		}

@@ -322,7 +322,7 @@ func (w *Worker) WatchClock(tolerance time.Duration) *clock.Guard {
 func (w *Worker) AddRelay(c outbox.Config) error {
 	relay, err := outbox.New(c, outbox.Deps{
 		Owner: w.Pod, Store: w.Store, Delay: w.Delay, Events: w.sender, Exchange: w.Ladder.Events(),
-		Wake: w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry, Traces: w.Traces,
+		Bundles: w.Ladder.Bundles(), BundleKey: w.Ladder.BundleKey, Wake: w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry, Traces: w.Traces,
 	})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
@@ -367,6 +367,13 @@ func (w *Worker) Consumer(o broker.ConsumerOptions) (*broker.Consumer, error) {
 	}
 	w.App.Go("consumer "+o.Queue, consumer.Run, lifecycle.StopWithin(w.common.Broker.DrainTimeout+adminWithin))
 	return consumer, nil
+}
+
+// EventConsumer adds a consumer of a queue that is fed by bundles of events. o.Config counts events, of which o.Handler sees one by one.
+func (w *Worker) EventConsumer(o broker.ConsumerOptions) (*broker.Consumer, error) {
+	events := broker.Unbundling{Most: o.Config.Batch, Park: w.Ladder.ParkExchange(), Again: w.Ladder.Replay()}
+	o.Config, o.Handler = o.Config.Bundled(), events.Unbundle(o.Handler)
+	return w.Consumer(o)
 }
 
 // Heard says nil while what waits in the delay mechanism can come due: through the broker, and wherever else it waits.

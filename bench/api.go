@@ -144,7 +144,7 @@ func (s *site) stock(ctx context.Context, n int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	c, err := s.plant(ctx, n, 0, due)
+	c, err := s.plant(ctx, n, pace{}, due)
 	return c.first, err
 }
 
@@ -165,7 +165,7 @@ func (b *bench) busy(ctx context.Context) (m metrics, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	c, err := b.sow(ctx, s, spike, 0)
+	c, err := b.sow(ctx, s, spike, pace{})
 	if err != nil {
 		return nil, err
 	}

@@ -112,7 +112,7 @@ func (b *bench) bareDatabase(n int) func(context.Context) (metrics, error) {
 		if err != nil {
 			return nil, err
 		}
-		c, err := st.plant(ctx, n, 0, now.Add(-time.Hour).Truncate(time.Second))
+		c, err := st.plant(ctx, n, pace{}, now.Add(-time.Hour).Truncate(time.Second))
 		if err != nil {
 			return nil, err
 		}

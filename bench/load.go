@@ -64,11 +64,14 @@ func (b *bench) siteOf(name string) siteConfig {
 
 func (b *bench) steadies() []subject {
 	n := steadyRate * int(b.cfg.Steady/time.Second)
-	return []subject{{name: "lapse", what: "the whole fleet", run: b.lapse(n, steadyRate, allWorkers()...)}}
+	return []subject{
+		{name: "lapse", what: "the whole fleet; ends are spread over each second", run: b.lapse(n, pace{steadyRate, 1000}, allWorkers()...)},
+		{name: "full_seconds", what: "the whole fleet; all ends of a second are at its beginning", run: b.lapse(n, pace{steadyRate, 1}, allWorkers()...)},
+	}
 }
 
 func (b *bench) exacts() []subject {
-	return []subject{{name: "lapse", what: "the whole fleet", run: b.lapse(min(b.cfg.Size, exactMost), 0, allWorkers()...)}}
+	return []subject{{name: "lapse", what: "the whole fleet", run: b.lapse(min(b.cfg.Size, exactMost), pace{}, allWorkers()...)}}
 }
 
 // braked is how many coupons that spike has, brake its setting.
@@ -82,7 +85,7 @@ func (b *bench) maxRates() []subject {
 		if err != nil {
 			return nil, err
 		}
-		m, err := b.expire(ctx, s, b.braked(), 0, twoWorkers())
+		m, err := b.expire(ctx, s, b.braked(), pace{}, twoWorkers())
 		if err == nil {
 			m["max_rate_per_s"] = float64(b.brake())
 		}
@@ -186,7 +189,7 @@ func (b *bench) sweep(ctx context.Context) (m metrics, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.plant(ctx, b.cfg.Size, 0, due)
+	c, err := s.plant(ctx, b.cfg.Size, pace{}, due)
 	if err != nil {
 		return nil, err
 	}

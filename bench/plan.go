@@ -25,7 +25,7 @@ func (b *bench) promote(ctx context.Context) (metrics, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.plant(ctx, n, 0, due)
+	c, err := s.plant(ctx, n, pace{}, due)
 	if err != nil {
 		return nil, err
 	}

@@ -20,17 +20,25 @@ import (
 type crop struct {
 	first uint64
 	n     int
-	due   time.Time     // of the first, a whole second
-	each  int           // so many end in one second, the next in the second after it; 0: all of them in one
+	due   time.Time // of the first, a whole second
+	pace  pace
 	span  time.Duration // from the first end to the last
+}
+
+// pace is how many coupons end in each second, and at how many instants of it; the zero pace: all of them in one instant.
+type pace struct{ each, instants int }
+
+// after is how long after the first the i-th ends.
+func (p pace) after(i int) time.Duration {
+	if p.each == 0 {
+		return 0
+	}
+	return time.Duration(i*p.instants/p.each) * (time.Second / time.Duration(p.instants))
 }
 
 // end of the i-th.
 func (c crop) end(i int) time.Time {
-	if c.each == 0 {
-		return c.due
-	}
-	return c.due.Add(time.Duration(i/c.each) * time.Second)
+	return c.due.Add(c.pace.after(i))
 }
 
 func (c crop) last() time.Time { return c.due.Add(c.span) }
@@ -44,8 +52,8 @@ const (
 		FROM ` + digits + ` a, ` + digits + ` b, ` + digits + ` c, ` + digits + ` d, ` + digits + ` e`
 	plantCoupons = `INSERT INTO coupon (id, template_id, revision, batch_id, user_id, status, version, valid_from, expires_at, due_at, granted_at,
 			order_id, used_at)
-		SELECT ? + n, ?, 1, 'bench', CONCAT('user-', (? + n) % 100000), ?, IF(? = 3, 3, 1), ?, ? + INTERVAL ((? + n) DIV ?) SECOND,
-			? + INTERVAL ((? + n) DIV ?) SECOND, ?, IF(? = 3, CONCAT('order-', ? + n), NULL), IF(? = 3, ?, NULL)
+		SELECT ? + n, ?, 1, 'bench', CONCAT('user-', (? + n) % 100000), ?, IF(? = 3, 3, 1), ?, ? + INTERVAL (((? + n) * ?) DIV ?) * ? MICROSECOND,
+			? + INTERVAL (((? + n) * ?) DIV ?) * ? MICROSECOND, ?, IF(? = 3, CONCAT('order-', ? + n), NULL), IF(? = 3, ?, NULL)
 		FROM bench_number WHERE n < ? ORDER BY n`
 	plantHistory = `INSERT INTO coupon_history (coupon_id, version, from_status, to_status, cause, at, expires_at, due_at, order_id, actor, reason,
 			trigger_id, origin, trace)
@@ -59,25 +67,22 @@ const (
 )
 
 // plant puts n coupons there that end at due, or each of them in every second from due on.
-func (s *site) plant(ctx context.Context, n, each int, due time.Time) (crop, error) {
-	c := crop{n: n, due: due, each: each}
-	if each > 0 {
-		c.span = time.Duration((n-1)/each) * time.Second
-	}
+func (s *site) plant(ctx context.Context, n int, p pace, due time.Time) (crop, error) {
+	c := crop{n: n, due: due, pace: p, span: p.after(n - 1)}
 	var err error
-	c.first, err = s.plantRows(ctx, n, each, due, statusUnused, true)
+	c.first, err = s.plantRows(ctx, n, p, due, statusUnused, true)
 	return c, err
 }
 
 // plantRows is plant for rows of any state, with their history or without.
-func (s *site) plantRows(ctx context.Context, n, each int, due time.Time, status int, history bool) (first uint64, err error) {
+func (s *site) plantRows(ctx context.Context, n int, p pace, due time.Time, status int, history bool) (first uint64, err error) {
 	if err := s.db.QueryRowContext(ctx, "SELECT 1 + COALESCE(MAX(id), 0) FROM coupon").Scan(&first); err != nil {
 		return 0, fmt.Errorf("planting: %w", err)
 	}
-	divisor := uint64(each)
-	if each == 0 {
-		divisor = 1 << 40
+	if p.each == 0 {
+		p = pace{1 << 30, 1}
 	}
+	tick := int(time.Second/time.Microsecond) / p.instants
 	granted := due.Add(-24 * time.Hour)
 	return first, s.root(ctx, func(conn *sql.Conn) error {
 		run := func(statement string, args ...any) error {
@@ -96,7 +101,7 @@ func (s *site) plantRows(ctx context.Context, n, each int, due time.Time, status
 		}
 		for at := 0; at < n; at += plantChunk {
 			id, size := first+uint64(at), min(plantChunk, n-at)
-			err := run(plantCoupons, id, s.template, id, status, status, granted, due, at, divisor, due, at, divisor, granted,
+			err := run(plantCoupons, id, s.template, id, status, status, granted, due, at, p.instants, p.each, tick, due, at, p.instants, p.each, tick, granted,
 				status, id, status, granted, size)
 			if err == nil && history {
 				err = run(plantHistory, id, id+uint64(size))

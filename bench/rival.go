@@ -230,7 +230,7 @@ func (b *bench) rival(n int, schedule func(ctx context.Context, st *stage, c cro
 		if err != nil {
 			return nil, err
 		}
-		c, err := st.plant(ctx, n, 0, due)
+		c, err := st.plant(ctx, n, pace{}, due)
 		if err != nil {
 			return nil, err
 		}

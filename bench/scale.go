@@ -29,14 +29,14 @@ func (b *bench) pending(others int) func(context.Context) (metrics, error) {
 		if err != nil {
 			return nil, err
 		}
-		c, err := s.plant(ctx, others, 0, due)
+		c, err := s.plant(ctx, others, pace{}, due)
 		if err != nil {
 			return nil, err
 		}
 		if err := s.ring(ctx, c); err != nil {
 			return nil, err
 		}
-		m, err := b.expire(ctx, s, b.cfg.Size, 0, twoWorkers())
+		m, err := b.expire(ctx, s, b.cfg.Size, pace{}, twoWorkers())
 		if err == nil {
 			m["pending"] = float64(others)
 		}
@@ -70,7 +70,7 @@ func (b *bench) table(name string, others int) func(context.Context) (metrics, e
 		if err := s.work(ctx, twoWorkers()...); err != nil {
 			return nil, err
 		}
-		m, err := b.expire(ctx, s, b.cfg.Size, 0, twoWorkers())
+		m, err := b.expire(ctx, s, b.cfg.Size, pace{}, twoWorkers())
 		if err != nil {
 			return nil, err
 		}

@@ -27,13 +27,13 @@ func (s *site) soon(ctx context.Context, d time.Duration) (time.Time, error) {
 }
 
 // sow plants a crop and sends its triggers. A machine that needs longer than the lead gets twice the time, once.
-func (b *bench) sow(ctx context.Context, s *site, n, each int) (c crop, err error) {
+func (b *bench) sow(ctx context.Context, s *site, n int, p pace) (c crop, err error) {
 	for lead := b.lead(n); ; lead *= 2 {
 		due, err := s.soon(ctx, lead)
 		if err != nil {
 			return c, err
 		}
-		if c, err = s.plant(ctx, n, each, due); err != nil {
+		if c, err = s.plant(ctx, n, p, due); err != nil {
 			return c, err
 		}
 		if err = s.ring(ctx, c); !errors.Is(err, errLate) || lead > b.lead(n) {
@@ -56,8 +56,8 @@ func (s *site) again(ctx context.Context, c crop) error {
 	})
 }
 
-// lapse measures the fleet: n coupons that end in one instant, or each a second, and the workers that are named.
-func (b *bench) lapse(n, each int, workers ...string) func(context.Context) (metrics, error) {
+// lapse measures the fleet: n coupons that end in one instant, or at a pace, and the workers that are named.
+func (b *bench) lapse(n int, p pace, workers ...string) func(context.Context) (metrics, error) {
 	return func(ctx context.Context) (metrics, error) {
 		s, err := b.site(ctx, "lapse")
 		if err != nil {
@@ -69,18 +69,18 @@ func (b *bench) lapse(n, each int, workers ...string) func(context.Context) (met
 		if err := s.work(ctx, workers...); err != nil {
 			return nil, err
 		}
-		return b.expire(ctx, s, n, each, workers)
+		return b.expire(ctx, s, n, p, workers)
 	}
 }
 
 // expire sows a crop where workers are at work, and measures from its first end to its last event.
-func (b *bench) expire(ctx context.Context, s *site, n, each int, workers []string) (m metrics, err error) {
+func (b *bench) expire(ctx context.Context, s *site, n int, p pace, workers []string) (m metrics, err error) {
 	e, err := listen(s.stack.AMQPURL.Reveal(), s.Ladder().Events())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	c, err := b.sow(ctx, s, n, each)
+	c, err := b.sow(ctx, s, n, p)
 	if err != nil {
 		return nil, err
 	}
@@ -170,9 +170,9 @@ func (b *bench) spikes() []subject {
 	n := b.cfg.Size
 	few, some := min(n, 10_000), min(n, 20_000)
 	return []subject{
-		{name: "lapse", what: "publisher and expirer: state, history, statistics, event", run: b.lapse(n, 0, twoWorkers()...)},
-		{name: "lapse_all", what: "the whole fleet: the notifier gathers every event for its notices meanwhile", run: b.lapse(n, 0, allWorkers()...)},
-		{name: "lapse_10x", what: "the whole fleet, ten times as many", run: b.lapse(10*n, 0, allWorkers()...)},
+		{name: "lapse", what: "publisher and expirer: state, history, statistics, event", run: b.lapse(n, pace{}, twoWorkers()...)},
+		{name: "lapse_all", what: "the whole fleet: the notifier gathers every event for its notices meanwhile", run: b.lapse(n, pace{}, allWorkers()...)},
+		{name: "lapse_10x", what: "the whole fleet, ten times as many", run: b.lapse(10*n, pace{}, allWorkers()...)},
 		{name: "asynq", what: asynqWhat, run: b.asynq(n)},
 		{name: "zset", what: zsetWhat, run: b.zset(few)},
 		{name: "naive_ttl", what: naiveWhat, run: b.naive(some)},

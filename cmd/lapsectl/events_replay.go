@@ -112,15 +112,18 @@ func (c *eventsReplay) Run(ctx context.Context, s *system) error {
 			return c.count(ctx, s, r, &a)
 		}
 		var exchange string
+		bundling := broker.Bundling{}
 		client, _, err := s.broker(cfg, func(l *ladder.Ladder) ladder.Plan {
 			exchange = l.Events()
+			bundling.Exchange, bundling.Key = l.Bundles(), l.BundleKey
 			return ladder.Plan{} // what is not there has no listeners
 		})
 		if err != nil {
 			return err
 		}
 		return withPublisher(ctx, client, func(p *broker.Publisher) error {
-			r, err := replay.New(rc, owner, db, p, exchange)
+			bundling.Publisher = p
+			r, err := replay.New(rc, owner, db, bundling, exchange)
 			if err != nil {
 				return err //nolint:wrapcheck // says what it does
 			}

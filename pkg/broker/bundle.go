@@ -45,6 +45,31 @@ func Bundles(exchange string, key func(event string) string, events []Message) (
 	return bundles, members
 }
 
+// Bundling sends events one by one, to where each says, and in bundles for queues of our own.
+type Bundling struct {
+	Publisher interface {
+		Publish(ctx context.Context, ms []Message) []error
+	}
+	Exchange string
+	Key      func(event string) string // see Bundles
+}
+
+// Publish gives one result for each event, nil when both ways are confirmed. So an event that was sent one way alone is sent both ways again.
+func (b Bundling) Publish(ctx context.Context, events []Message) []error {
+	bundles, members := Bundles(b.Exchange, b.Key, events)
+	results := b.Publisher.Publish(ctx, append(events[:len(events):len(events)], bundles...))
+	for i, of := range members {
+		err := results[len(events)+i]
+		if err == nil {
+			continue
+		}
+		for _, at := range of {
+			results[at] = worst([]error{results[at], err})
+		}
+	}
+	return results[:len(events)]
+}
+
 // line is an event without line breaks. What is no JSON loses them: its reader refuses it, with or without.
 func line(body []byte) []byte {
 	if bytes.IndexByte(body, '\n') < 0 {

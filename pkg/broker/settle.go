@@ -119,16 +119,19 @@ func (u *subscription) forward(ctx context.Context, items []item) {
 	u.requeue(back)
 }
 
-// worst is the error that decides over messages that go together: one that says that nothing can be published now comes first.
+// worst is the error that decides over messages that go together: one that is no answer to a message comes first.
 func worst(errs []error) (worst error) {
 	for _, err := range errs {
-		switch {
-		case err == nil:
-		case worst == nil, errors.Is(err, ErrBlocked), errors.Is(err, ErrStopped):
+		if err != nil && (worst == nil || Rejected(worst) && !Rejected(err)) {
 			worst = err
 		}
 	}
 	return worst
+}
+
+// Rejected says that the broker, or a rule of its, answered no to the very message; waiting for the broker would not help it.
+func Rejected(err error) bool {
+	return errors.Is(err, ErrReturned) || errors.Is(err, ErrNacked) || errors.Is(err, ErrInvalid)
 }
 
 // giveUp ends the subscription: what is unsettled goes back to the queue once.

@@ -1,7 +1,7 @@
 // Package ledger keeps what is counted: the statistics of each template and day, from the events of its coupons, and the
 // quota that expired and voided coupons give back.
 //
-//	P.events ─► P.ledger ─► decode ─► CountEvents (≤ batch events, one transaction) ─► ack
+//	P.bundles ─► P.ledger ─► decode ─► CountEvents (≤ batch events, one transaction) ─► ack
 //	quota_return ─► FoldQuota (a transaction) ─► template_stock, user_quota
 //	coupon_history of earlier releases ─► SeedStats, once
 //

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -99,7 +98,7 @@ func (r *Relay) send(ctx context.Context, lane int, b batch, wave []coupon.Outgo
 		row := &wave[i]
 		ms[i] = broker.Event(r.deps.Exchange, row.Key, row.MsgID, row.Trace, row.Body)
 	}
-	return r.publishBundled(ctx, ms)
+	return r.deps.Events.Publish(ctx, ms)
 }
 
 func timed(row *coupon.Outgoing) coupon.Timed {
@@ -117,7 +116,7 @@ func (r *Relay) judge(s *sweep, o *outcome, row *coupon.Outgoing, err error) {
 		o.sent++
 		o.confirmed[row.Part] = append(o.confirmed[row.Part], row.ID)
 		delete(s.held, k)
-	case isRefusal(err):
+	case broker.Rejected(err):
 		o.refusals++
 		if o.refused == nil {
 			o.refused = make(map[int][]coupon.OutboxRefusal)
@@ -131,11 +130,6 @@ func (r *Relay) judge(s *sweep, o *outcome, row *coupon.Outgoing, err error) {
 		o.err = err
 		s.skipped[k] = struct{}{}
 	}
-}
-
-// isRefusal says that the broker answered this very message with no; waiting for the broker would not help it.
-func isRefusal(err error) bool {
-	return errors.Is(err, broker.ErrReturned) || errors.Is(err, broker.ErrNacked) || errors.Is(err, broker.ErrInvalid)
 }
 
 // holdFor is the wait before the next attempt, with a jitter of a quarter.

@@ -40,8 +40,9 @@ func newWorld(t testing.TB) *world {
 func (w *world) relay(cfg outbox.Config, s outbox.Store, events delay.Publisher, wake <-chan struct{}) *outbox.Relay {
 	w.Helper()
 	r, err := outbox.New(cfg, outbox.Deps{
-		Owner: "relay", Store: s, Delay: delay.NewLadder(w.Ladder, events), Events: events, Exchange: w.Ladder.Events(),
-		Bundles: w.Ladder.Bundles(), BundleKey: w.Ladder.BundleKey, Wake: wake, Log: testenv.Log(w),
+		Owner: "relay", Store: s, Delay: delay.NewLadder(w.Ladder, events), Exchange: w.Ladder.Events(),
+		Events: broker.Bundling{Publisher: events, Exchange: w.Ladder.Bundles(), Key: w.Ladder.BundleKey},
+		Wake:   wake, Log: testenv.Log(w),
 	})
 	require.NoError(w, err)
 	return r

@@ -46,10 +46,8 @@ type Deps struct {
 	Store      Store
 	Delay      Deliverer
 	Events     Publisher
-	Exchange   string                  // where events go
-	Bundles    string                  // where bundles of them go, for queues of our own
-	BundleKey  func(key string) string // of an event, by its routing key; empty: into no bundle; nil: there are no bundles
-	Wake       <-chan struct{}         // signals commits of this process that wrote rows; may be nil
+	Exchange   string          // where events go
+	Wake       <-chan struct{} // signals commits of this process that wrote rows; may be nil
 	Log        *zap.Logger
 	Registerer prometheus.Registerer
 	Now        func() time.Time // monotonic; nil: time.Now

@@ -44,11 +44,12 @@ func onFakes(t *testing.T, prepare func(*bench), run func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zapcore.InfoLevel)
-		b := &bench{store: newFakeStore(time.Now), mq: &fakeBroker{}, wake: make(chan struct{}, 1), logs: logs, cfg: outbox.DefaultConfig()}
+		b := &bench{store: newFakeStore(time.Now), mq: &fakeBroker{}, key: func(string) string { return "" }, wake: make(chan struct{}, 1), logs: logs, cfg: outbox.DefaultConfig()}
 		prepare(b)
 		r, err := outbox.New(b.cfg, outbox.Deps{
-			Owner: "pod", Store: b.store, Delay: b.mq, Events: b.mq, Exchange: "p.events", Bundles: bundles, BundleKey: b.key, Wake: b.wake,
-			Log: zap.New(core), Registerer: prometheus.NewRegistry(),
+			Owner: "pod", Store: b.store, Delay: b.mq, Exchange: "p.events", Wake: b.wake,
+			Events: broker.Bundling{Publisher: b.mq, Exchange: bundles, Key: b.key},
+			Log:    zap.New(core), Registerer: prometheus.NewRegistry(),
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

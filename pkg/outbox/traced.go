@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"github.com/lapsehq/lapse/pkg/broker"
 	"github.com/lapsehq/lapse/pkg/coupon"
 	"github.com/lapsehq/lapse/pkg/telemetry"
 )
@@ -28,7 +29,7 @@ func endSpans(spans []*telemetry.Span, results []error) {
 	for i, s := range spans {
 		class := ""
 		switch err := results[i]; {
-		case err != nil && isRefusal(err):
+		case err != nil && broker.Rejected(err):
 			class = "refused"
 		case err != nil:
 			class = "not confirmed"

@@ -321,8 +321,9 @@ func (w *Worker) WatchClock(tolerance time.Duration) *clock.Guard {
 // AddRelay adds the outbox relay; what is added later is stopped before it.
 func (w *Worker) AddRelay(c outbox.Config) error {
 	relay, err := outbox.New(c, outbox.Deps{
-		Owner: w.Pod, Store: w.Store, Delay: w.Delay, Events: w.sender, Exchange: w.Ladder.Events(),
-		Bundles: w.Ladder.Bundles(), BundleKey: w.Ladder.BundleKey, Wake: w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry, Traces: w.Traces,
+		Owner: w.Pod, Store: w.Store, Delay: w.Delay, Exchange: w.Ladder.Events(),
+		Events: broker.Bundling{Publisher: w.sender, Exchange: w.Ladder.Bundles(), Key: w.Ladder.BundleKey},
+		Wake:   w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry, Traces: w.Traces,
 	})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)

@@ -48,7 +48,7 @@ func idOf(d *broker.Delivery) string {
 	return e.ID
 }
 
-var unbundling = broker.Unbundling{Most: 3, Park: "x.park", Again: "x.replay"} //nolint:gochecknoglobals // constant
+var unbundling = broker.Unbundling{Most: 3, Park: "x.park", Again: "x.replay"}
 
 // by gives a handler that answers by an event's id, and what it saw.
 func by(answers map[string]broker.Outcome) (h broker.Handler, seen *[]string, most *int) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -159,6 +160,11 @@ func TestBulkCommands(t *testing.T) {
 func TestEventsReplay(t *testing.T) {
 	t.Parallel()
 	c := newScene(t)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+		defer cancel()
+		require.NoError(t, c.client.Delete(ctx, part(c.ladder, c.ladder.Bundles(), c.ladder.Ledger(), c.ladder.Notice())))
+	})
 	template := c.template("--after=1h")
 	ids := c.handedOut(template, "k", 20)
 	for _, id := range ids[:5] {
@@ -190,6 +196,9 @@ func TestEventsReplay(t *testing.T) {
 	var x replayJSON
 	require.NoError(t, json.Unmarshal([]byte(c.ok("events", "replay", from, to, "--reason=lost", "--yes", "--json", "--rate=0")), &x))
 	require.Equal(t, replayJSON{Finished: true, Operation: x.Operation, Steps: 25, Events: 25, TookMS: x.TookMS}, x)
+	depths, err := c.client.Depths(c.ctx(), []string{c.ladder.Ledger(), c.ladder.Notice()})
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{c.ladder.Ledger(): 1, c.ladder.Notice(): 0}, depths, "statistics get them in a bundle; none of these is for notices")
 	was := map[string]string{}
 	rows, err := c.db.SQL.QueryContext(c.ctx(), `SELECT msg_id, body FROM outbox WHERE lane = 1`)
 	require.NoError(t, err)

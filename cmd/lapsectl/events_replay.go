@@ -116,7 +116,7 @@ func (c *eventsReplay) Run(ctx context.Context, s *system) error {
 		client, _, err := s.broker(cfg, func(l *ladder.Ladder) ladder.Plan {
 			exchange = l.Events()
 			bundling.Exchange, bundling.Key = l.Bundles(), l.BundleKey
-			return ladder.Plan{} // what is not there has no listeners
+			return replayed(l)
 		})
 		if err != nil {
 			return err
@@ -131,6 +131,9 @@ func (c *eventsReplay) Run(ctx context.Context, s *system) error {
 		})
 	})
 }
+
+// replayed is where replayed events go: to whoever listens, and to the queues of our own.
+func replayed(l *ladder.Ladder) ladder.Plan { return part(l, l.Events(), l.Bundles(), l.Ledger(), l.Notice()) }
 
 func (c *eventsReplay) count(ctx context.Context, s *system, r *replay.Replay, a *coupon.ReplayAsk) error {
 	began := time.Now()

@@ -14,7 +14,7 @@ const MaxBatch = 1000
 // Config tunes statistics, quota return, and what is cleared away.
 type Config struct {
 	Batch       int           `koanf:"batch"`       // events of one transaction at most; default 500
-	Linger      time.Duration `koanf:"linger"`      // how long the first event of a batch waits for others; default 50ms
+	Linger      time.Duration `koanf:"linger"`      // how long the first event of a batch waits for others; default 250ms
 	Prefetch    int           `koanf:"prefetch"`    // single events in memory; of bundles a twentieth; default 2000
 	Concurrency int           `koanf:"concurrency"` // transactions side by side; default 2
 	// QuotaInterval is how often returned quota is looked for. Default 1s.
@@ -32,7 +32,7 @@ type Config struct {
 // DefaultConfig gives the documented defaults.
 func DefaultConfig() Config {
 	return Config{
-		Batch: 500, Linger: 50 * time.Millisecond, Prefetch: 2000, Concurrency: 2,
+		Batch: 500, Linger: 250 * time.Millisecond, Prefetch: 2000, Concurrency: 2,
 		QuotaInterval: time.Second, QuotaBatch: 500, SeedBatch: 1000, SeedPause: 50 * time.Millisecond,
 		KeepTombstones: 30 * 24 * time.Hour,
 	}

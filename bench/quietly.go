@@ -39,7 +39,7 @@ func (b *bench) notify(ctx context.Context) (metrics, error) {
 			}
 			ms = append(ms, m)
 		}
-		bundles, _ := broker.Bundles(s.Ladder().Bundles(), s.Ladder().BundleKey, ms)
+		bundles, _ := broker.Bundles(s.Ladder().Bundles(), s.Ladder().BundleKey, broker.BundleEvents, ms)
 		if err := errors.Join(s.publisher.Publish(ctx, bundles)...); err != nil {
 			return nil, fmt.Errorf("sending events: %w", err)
 		}

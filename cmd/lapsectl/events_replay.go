@@ -112,7 +112,7 @@ func (c *eventsReplay) Run(ctx context.Context, s *system) error {
 			return c.count(ctx, s, r, &a)
 		}
 		var exchange string
-		bundling := broker.Bundling{}
+		bundling := broker.Bundling{Most: 1} // which any release takes
 		client, _, err := s.broker(cfg, func(l *ladder.Ladder) ladder.Plan {
 			exchange = l.Events()
 			bundling.Exchange, bundling.Key = l.Bundles(), l.BundleKey
@@ -133,7 +133,9 @@ func (c *eventsReplay) Run(ctx context.Context, s *system) error {
 }
 
 // replayed is where replayed events go: to whoever listens, and to the queues of our own.
-func replayed(l *ladder.Ladder) ladder.Plan { return part(l, l.Events(), l.Bundles(), l.Ledger(), l.Notice()) }
+func replayed(l *ladder.Ladder) ladder.Plan {
+	return part(l, l.Events(), l.Bundles(), l.Ledger(), l.Notice())
+}
 
 func (c *eventsReplay) count(ctx context.Context, s *system, r *replay.Replay, a *coupon.ReplayAsk) error {
 	began := time.Now()

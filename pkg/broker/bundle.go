@@ -13,16 +13,16 @@ import (
 // contentTypeBundle is that of a bundle: one event a line (https://github.com/ndjson/ndjson-spec).
 const contentTypeBundle = "application/x-ndjson"
 
-// A bundle has at most so many events, so that those who take it share the work, and so many bytes but for one event that is larger.
-const (
-	bundleEvents = 100
-	bundleBytes  = 128 << 10
-)
+// BundleEvents is a good size: those who take bundles share the work, and the broker has little of it.
+const BundleEvents = 100
 
-// Bundles are messages that carry events of ours, in their order, each with its own body and nothing else; members tells which of events each
-// has. Queues of our own are fed by bundles: what a message costs the broker, it costs once for all of them. key gives the routing key of the
+// bundleBytes is the most that a bundle has, but for one event that is larger.
+const bundleBytes = 128 << 10
+
+// Bundles are messages that carry events of ours, at most so many, in their order, each with its own body and nothing else; members tells which of
+// events each has. With most 1 they are the events themselves. Queues of our own are fed by bundles: what a message costs the broker, it costs once for all of them. key gives the routing key of the
 // bundle that an event belongs in, by the event's own; empty: in none.
-func Bundles(exchange string, key func(event string) string, events []Message) (bundles []Message, members [][]int) {
+func Bundles(exchange string, key func(event string) string, most int, events []Message) (bundles []Message, members [][]int) {
 	open := make(map[string]int, 3)
 	for i := range events {
 		e := &events[i]
@@ -30,8 +30,14 @@ func Bundles(exchange string, key func(event string) string, events []Message) (
 		if k == "" {
 			continue
 		}
+		if most == 1 {
+			one := *e
+			one.Exchange, one.Key, one.Optional = exchange, k, false
+			bundles, members = append(bundles, one), append(members, []int{i})
+			continue
+		}
 		at, ok := open[k]
-		if !ok || len(members[at]) == bundleEvents || len(bundles[at].Body)+len(e.Body) > bundleBytes {
+		if !ok || len(members[at]) == most || len(bundles[at].Body)+len(e.Body) > bundleBytes {
 			at = len(bundles)
 			open[k] = at
 			bundles = append(bundles, Message{Exchange: exchange, Key: k, ID: e.ID, Body: slices.Clone(line(e.Body)), ContentType: contentTypeBundle, Mandatory: true})
@@ -52,11 +58,12 @@ type Bundling struct {
 	}
 	Exchange string
 	Key      func(event string) string // see Bundles
+	Most     int                       // events in a bundle
 }
 
 // Publish gives one result for each event, nil when both ways are confirmed. So an event that was sent one way alone is sent both ways again.
 func (b Bundling) Publish(ctx context.Context, events []Message) []error {
-	bundles, members := Bundles(b.Exchange, b.Key, events)
+	bundles, members := Bundles(b.Exchange, b.Key, b.Most, events)
 	results := b.Publisher.Publish(ctx, append(events[:len(events):len(events)], bundles...))
 	for i, of := range members {
 		err := results[len(events)+i]

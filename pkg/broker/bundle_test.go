@@ -81,18 +81,20 @@ func TestBundlesHoldEveryEventOnce(t *testing.T) {
 			}
 			return broker.Event("x.events", rapid.SampledFrom(keys).Draw(t, "key"), rapid.StringN(1, 8, 8).Draw(t, "id"), "", body)
 		}), 0, 260).Draw(t, "events")
+		most := rapid.SampledFrom([]int{1, 2, 100}).Draw(t, "most")
 		bundles, members := broker.Bundles("x.bundles", func(k string) string {
 			if k == "none" {
 				return ""
 			}
 			return "to " + k
-		}, events)
+		}, most, events)
 		require.Len(t, members, len(bundles))
 		seen := map[int]bool{}
 		for i, m := range bundles {
 			require.Equal(t, "x.bundles", m.Exchange)
 			require.True(t, m.Mandatory && !m.Optional)
-			require.LessOrEqual(t, len(members[i]), 100)
+			require.LessOrEqual(t, len(members[i]), most)
+			require.Equal(t, most == 1, m.ContentType != bundleType)
 			require.True(t, slices.IsSorted(members[i]))
 			lines := strings.Split(string(m.Body), "\n")
 			require.Len(t, lines, len(members[i]))
@@ -115,7 +117,7 @@ func TestABundleKeepsEventsApart(t *testing.T) {
 	t.Parallel()
 	pretty := broker.Event("x.events", "k", "1", "", []byte("{\n \"id\": \"a\\nb\"\n}"))
 	broken := broker.Event("x.events", "k", "2", "", []byte("no\njson"))
-	bundles, _ := broker.Bundles("x.bundles", func(string) string { return "both" }, []broker.Message{pretty, broken, eventMessage("k", "3")})
+	bundles, _ := broker.Bundles("x.bundles", func(string) string { return "both" }, broker.BundleEvents, []broker.Message{pretty, broken, eventMessage("k", "3")})
 	require.Len(t, bundles, 1)
 	require.Equal(t, `{"id":"a\nb"}`+"\nno json\n"+string(eventBody("3")), string(bundles[0].Body))
 }
@@ -194,7 +196,7 @@ func TestABundleThroughTheBroker(t *testing.T) {
 	for i := range 250 {
 		events = append(events, eventMessage("coupon.expired", fmt.Sprint("e", i)))
 	}
-	bundles, _ := broker.Bundles(e.ladder.Bundles(), e.ladder.BundleKey, events)
+	bundles, _ := broker.Bundles(e.ladder.Bundles(), e.ladder.BundleKey, broker.BundleEvents, events)
 	require.Len(t, bundles, 3)
 	noErrors(t, p.Publish(e.ctx(), bundles))
 	e.eventually("both queues have them", func() bool { return e.depth(e.ladder.Notice()) == 3 && e.depth(e.ladder.Ledger()) == 3 })

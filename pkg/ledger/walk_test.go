@@ -68,7 +68,7 @@ func (w *walk) publish(t *testing.T, where string) int {
 		ms = append(ms, m)
 	}
 	require.NoError(t, rows.Err())
-	bundles, _ := broker.Bundles(w.ladder.Bundles(), w.ladder.BundleKey, ms)
+	bundles, _ := broker.Bundles(w.ladder.Bundles(), w.ladder.BundleKey, broker.BundleEvents, ms)
 	for _, err := range w.publisher.Publish(t.Context(), bundles) {
 		require.NoError(t, err)
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lapsehq/lapse/pkg/broker"
 )
 
 // Config of a relay.
@@ -13,13 +15,14 @@ type Config struct {
 	IdlePoll    time.Duration `koanf:"idle_poll"`    // how often to look otherwise; default 500ms
 	Lease       time.Duration `koanf:"lease"`        // how long a dead relay keeps its partitions; default 5s
 	StopTimeout time.Duration `koanf:"stop_timeout"` // how long the batch in hand may take when the relay stops; default 5s
+	Bundle      int           `koanf:"bundle"`       // events in a message to queues of our own; 1 while processes run that know no bundles; default 100
 }
 
 // DefaultConfig gives the documented defaults.
 func DefaultConfig() Config {
 	return Config{
 		Batch: 1000, Poll: 100 * time.Millisecond, IdlePoll: 500 * time.Millisecond,
-		Lease: 5 * time.Second, StopTimeout: 5 * time.Second,
+		Lease: 5 * time.Second, StopTimeout: 5 * time.Second, Bundle: broker.BundleEvents,
 	}
 }
 
@@ -28,6 +31,9 @@ func (c Config) Validate() error {
 	var errs []error
 	if c.Batch < 1 || c.Batch > 5000 {
 		errs = append(errs, fmt.Errorf("batch: must be between 1 and 5000, got %d", c.Batch))
+	}
+	if c.Bundle < 1 || c.Bundle > 1000 {
+		errs = append(errs, fmt.Errorf("bundle: must be between 1 and 1000, got %d", c.Bundle))
 	}
 	between := func(field string, v, low, high time.Duration) {
 		if v < low || v > high {

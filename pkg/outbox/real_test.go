@@ -41,7 +41,7 @@ func (w *world) relay(cfg outbox.Config, s outbox.Store, events delay.Publisher,
 	w.Helper()
 	r, err := outbox.New(cfg, outbox.Deps{
 		Owner: "relay", Store: s, Delay: delay.NewLadder(w.Ladder, events), Exchange: w.Ladder.Events(),
-		Events: broker.Bundling{Publisher: events, Exchange: w.Ladder.Bundles(), Key: w.Ladder.BundleKey},
+		Events: broker.Bundling{Publisher: events, Exchange: w.Ladder.Bundles(), Key: w.Ladder.BundleKey, Most: cfg.Bundle},
 		Wake:   wake, Log: testenv.Log(w),
 	})
 	require.NoError(w, err)

@@ -48,7 +48,7 @@ func onFakes(t *testing.T, prepare func(*bench), run func(*bench)) {
 		prepare(b)
 		r, err := outbox.New(b.cfg, outbox.Deps{
 			Owner: "pod", Store: b.store, Delay: b.mq, Exchange: "p.events", Wake: b.wake,
-			Events: broker.Bundling{Publisher: b.mq, Exchange: bundles, Key: b.key},
+			Events: broker.Bundling{Publisher: b.mq, Exchange: bundles, Key: b.key, Most: b.cfg.Bundle},
 			Log:    zap.New(core), Registerer: prometheus.NewRegistry(),
 		})
 		require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,7 +153,15 @@ func (u *upgrade) start(ctx context.Context, r release, worker string) error {
 	if r.knows != nil {
 		known = func(env []string) []string { return only(env, func(path string) bool { return r.knows[worker][path] }) }
 	}
-	if err := u.AddAs(ctx, r.bin, name, worker, u.env(worker), known); err != nil {
+	env := u.env(worker)
+	if worker != demo.Notifier { // those that relay: the release before may know no bundles
+		env = maps.Clone(env)
+		if env == nil {
+			env = map[string]string{}
+		}
+		env["LAPSE__OUTBOX__BUNDLE"] = "1"
+	}
+	if err := u.AddAs(ctx, r.bin, name, worker, env, known); err != nil {
 		return err
 	}
 	u.running[worker] = append(u.running[worker], name)

@@ -36,7 +36,7 @@ func (w *notices) collect(ctx context.Context, t *tally) error {
 				}
 				ms = append(ms, m)
 			}
-			bundles, _ := broker.Bundles(p.Ladder().Bundles(), p.Ladder().BundleKey, ms)
+			bundles, _ := broker.Bundles(p.Ladder().Bundles(), p.Ladder().BundleKey, broker.BundleEvents, ms)
 			if err := p.send(ctx, bundles); err != nil {
 				return err
 			}

@@ -322,7 +322,7 @@ func (w *Worker) WatchClock(tolerance time.Duration) *clock.Guard {
 func (w *Worker) AddRelay(c outbox.Config) error {
 	relay, err := outbox.New(c, outbox.Deps{
 		Owner: w.Pod, Store: w.Store, Delay: w.Delay, Exchange: w.Ladder.Events(),
-		Events: broker.Bundling{Publisher: w.sender, Exchange: w.Ladder.Bundles(), Key: w.Ladder.BundleKey},
+		Events: broker.Bundling{Publisher: w.sender, Exchange: w.Ladder.Bundles(), Key: w.Ladder.BundleKey, Most: c.Bundle},
 		Wake:   w.Store.OutboxWritten(), Log: w.Log, Registerer: w.Registry, Traces: w.Traces,
 	})
 	if err != nil {

@@ -127,6 +127,9 @@ func (u Unbundling) Unbundle(h Handler) Handler {
 				return nil, err
 			}
 			for i, o := range some {
+				if o.kind == kindNone { // which another event's outcome would hide
+					return nil, fmt.Errorf("the handler gave no outcome for event %d of %d", i+1, n)
+				}
 				u.add(&out[of[i]], &batch[of[i]], &events[i], o)
 			}
 			events, of = events[n:], of[n:]

@@ -137,6 +137,9 @@ func TestABundleIsDoneWithWhenItsEventsAre(t *testing.T) {
 	require.Nil(t, out)
 	_, err = unbundling.Unbundle(func(context.Context, []broker.Delivery) ([]broker.Outcome, error) { return nil, nil })(t.Context(), []broker.Delivery{bundleOf("a")})
 	require.ErrorContains(t, err, "0 outcomes for 1 events")
+	h, _, _ = by(map[string]broker.Outcome{"b": {}, "a": broker.Park("bad")})
+	_, err = unbundling.Unbundle(h)(t.Context(), []broker.Delivery{bundleOf("a", "b", "c")})
+	require.ErrorContains(t, err, "no outcome for event 2 of 3")
 }
 
 // What cannot be handled is set aside by itself, named as it would have been alone, and the others are done with.

@@ -23,7 +23,7 @@ func adoptionSizesOf(scale string) (adoptionSizes, error) {
 	case ScaleSmall:
 		return adoptionSizes{imported: 20_000, observed: 2000, pace: 500, lead: 90 * time.Second, looked: 60_000, braked: 200, extended: 5000}, nil
 	case ScaleFull:
-		return adoptionSizes{imported: 1_000_000, observed: 20_000, pace: 1500, lead: 8 * time.Minute, looked: 5_000_000, braked: 2000, extended: 200_000}, nil
+		return adoptionSizes{imported: 1_000_000, observed: 20_000, pace: 1000, lead: 6 * time.Minute, looked: 5_000_000, braked: 2000, extended: 200_000}, nil
 	default:
 		return adoptionSizes{}, fmt.Errorf("scale: must be %s or %s, got %q", ScaleSmall, ScaleFull, scale)
 	}

@@ -20,8 +20,8 @@ const BundleEvents = 100
 const bundleBytes = 128 << 10
 
 // Bundles are messages that carry events of ours, at most so many, in their order, each with its own body and nothing else; members tells which of
-// events each has. With most 1 they are the events themselves. Queues of our own are fed by bundles: what a message costs the broker, it costs once for all of them. key gives the routing key of the
-// bundle that an event belongs in, by the event's own; empty: in none.
+// events each has. With most 1 they are the events themselves. key gives the routing key of the bundle that an event belongs in, by the event's own;
+// empty: in none. Queues of our own are fed by bundles: what a message costs the broker, it costs once for all of its events.
 func Bundles(exchange string, key func(event string) string, most int, events []Message) (bundles []Message, members [][]int) {
 	open := make(map[string]int, 3)
 	for i := range events {
@@ -195,9 +195,7 @@ func (u Unbundling) scatter(d *Delivery) Outcome {
 	var ms []Message
 	for _, e := range d.events() {
 		named := e.named()
-		m := named.Again(u.Again, d.Queue)
-		m.Attempt = 0
-		ms = append(ms, m)
+		ms = append(ms, named.Again(u.Again, d.Queue))
 	}
 	return Forward(ms...)
 }

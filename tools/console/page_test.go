@@ -137,6 +137,7 @@ func zones(s *scene) {
 		{"America/New_York", "2026-03-08T05:30:00Z", "2026-03-09T04:00:00Z"}, // of 23
 		{"Africa/Cairo", "2026-04-23T20:00:00Z", "2026-04-23T22:00:00Z"},     // which begins at one
 		{"", "2026-12-01T04:59:00Z", "2026-12-01T05:00:00Z"},                 // the viewer's
+		{"Asia/Atlantis", "2026-12-01T04:59:00Z", "2026-12-01T05:00:00Z"},    // which this browser does not know
 	} {
 		got := js[int64](b, fmt.Sprintf(`import("./format.js").then((f) => { f.tellIn(%q); const at = f.midnight(new Date(%q)); f.tellIn(%q); return at; })`, x.zone, x.now, shop))
 		require.Equal(s, x.midnight, time.Unix(got, 0).UTC().Format(time.RFC3339), "after %s in %q", x.now, x.zone)

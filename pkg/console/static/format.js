@@ -48,7 +48,14 @@ export const milliseconds = (ms) => ms <= 0 ? "0 ms" : ms < 1000 ? Math.round(ms
 
 // Where times are told: in the zone that the publisher names, or else in the browser's.
 let place;
-export const tellIn = (name) => { place = name || undefined; };
+export function tellIn(name) {
+  place = undefined;
+  if (!name) return;
+  try {
+    new Intl.DateTimeFormat("en", { timeZone: name });
+    place = name;
+  } catch { /* a zone that is younger than this browser: then its own, as the footer says */ }
+}
 export const ownZone = () => place === undefined;
 export const plotted = (at) => (place ? uPlot.tzDate(new Date(at * 1000), place) : new Date(at * 1000));
 const when = (options) => (at) => new Intl.DateTimeFormat(language(), { ...options, timeZone: place }).format(at);
